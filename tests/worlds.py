@@ -1011,10 +1011,17 @@ def with_measurements(seed: int) -> Problem:
         for size in (1, 2, 4)
     )
     points = tuple(
-        LinkPoint(link=link, operation=operation, members=2, size_bytes=size, seconds=1e-4 + size / 1e9)
+        LinkPoint(
+            link=link,
+            operation=operation,
+            members=members,
+            size_bytes=size,
+            seconds=(1e-4 + size / 1e9) * members / 2,
+        )
         for link in ("eth", f"node:{name}")
         for operation in ("all-gather", "all-reduce", "send")
         if draw.random() < 0.6
+        for members in ((2,) if operation == "send" or seed % 3 else (2, 4))
         for size in (1e5, 1e9)
     )
     measured = Calibration(

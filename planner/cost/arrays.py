@@ -39,6 +39,11 @@ def smaller(one: float, other: float) -> float:
     return other if other < one else one
 
 
+def is_zero(number: float) -> bool:
+    """True of a single number that is zero."""
+    return not isinstance(number, np.ndarray) and not number
+
+
 def finite(number: float) -> float:
     """The number of each case, 0 where it is infinite."""
     if isinstance(number, np.ndarray):

@@ -14,7 +14,7 @@ from math import ceil, log2
 
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Path, Topology
-from planner.cost.arrays import larger
+from planner.cost.arrays import is_zero, larger
 from planner.cost.measured_curves import LinkCurves
 from planner.frozen import dataclass
 from planner.plan.placement import Slot
@@ -104,13 +104,15 @@ class Ring:
         """One pass around the ring; where only the other operation was measured, it stands for both."""
         if self.alone:
             return 0.0
-        measured = self._measured(operation, size_bytes) or self._measured(like, size_bytes)
+        measured = self._measured(operation, size_bytes)
+        if measured is None:
+            measured = self._measured(like, size_bytes)
         if measured is not None:
             return measured
         passes = (self.size - 1) / self.size
         formula = passes * size_bytes / self.bytes_per_second + latency_seconds
-        least = self._least(operation, size_bytes) or self._least(like, size_bytes)
-        return max(formula, least) if least else formula
+        least = self._least(operation, size_bytes)
+        return larger(formula, self._least(like, size_bytes) if is_zero(least) else least)
 
     def reduce_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """An all-reduce of ``size_bytes`` in so many equal messages: a pass that reduces and a pass that gathers."""
@@ -120,8 +122,7 @@ class Ring:
             return messages * measured
         pair = ("reduce-scatter", "all-gather")
         passes = sum(self._pass_seconds(*names, size, self.latency_seconds) for names in (pair, pair[::-1]))
-        least = self._least("all-reduce", size)
-        return messages * (max(passes, least) if least else passes)
+        return messages * larger(passes, self._least("all-reduce", size))
 
     def broadcast_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """All bytes from one member to all others, over each hop once, in so many equal messages.
@@ -145,14 +146,14 @@ class Ring:
 
     def _measured(self, operation: str, size_bytes: float) -> float | None:
         """Seconds by measurement; rings that share a card take as long as one with all their bytes."""
-        if self.curves is None or not size_bytes:
+        if self.curves is None or is_zero(size_bytes):
             return None
         reading = self.curves.seconds(self.link, operation, self.size, size_bytes * self.sharing)
         return reading[0] if reading else None
 
     def _least(self, operation: str, size_bytes: float) -> float:
         """What fewer members took by measurement: more must not look cheaper because nobody measured them."""
-        if self.curves is None or not size_bytes or self.size == 1:
+        if self.curves is None or is_zero(size_bytes) or self.size == 1:
             return 0.0
         return self.curves.least(self.link, operation, self.size, size_bytes * self.sharing)
 
@@ -269,9 +270,9 @@ def all_to_all_seconds(
     if curves is None or ep == 1:
         return seconds
     measured = curves.seconds(link, "all-to-all", ep, sharing * size_bytes)
-    return (
-        measured[0] if measured else max(seconds, curves.least(link, "all-to-all", ep, sharing * size_bytes))
-    )
+    if measured:
+        return measured[0]
+    return larger(seconds, curves.least(link, "all-to-all", ep, sharing * size_bytes))
 
 
 def member_nodes(device_type: DeviceType, ways: int, width: int) -> tuple[int, int]:
@@ -372,18 +373,18 @@ def data_ring(
     # Names decide between equal hops, so that the order of the slots does not.
     rate, _, _, link = min(hops, key=lambda hop: (hop[0], hop[1], hop[3]))
     together = max(fullest)
-    inside = max((hop[2] for hop in hops if _in_node(hop[3])), default=0.0)
-    between = max((hop[2] for hop in hops if not _in_node(hop[3])), default=0.0)
+    inside = max((hop[2] for hop in hops if in_node(hop[3])), default=0.0)
+    between = max((hop[2] for hop in hops if not in_node(hop[3])), default=0.0)
     nodes = -(-size // together)
     return Ring(
         size=size,
         bytes_per_second=rate,
         latency_seconds=(together - 1) * inside + ceil(log2(nodes)) * between,
         around_seconds=(size - nodes) * inside + (nodes - 1) * between,
-        crosses="node" if _in_node(link) else link,
+        crosses="node" if in_node(link) else link,
         curves=curves,
         link=link,
-        sharing=1 if _in_node(link) else max(_beside(slot, load, topology) for slot in slots),
+        sharing=1 if in_node(link) else max(_beside(slot, load, topology) for slot in slots),
     )
 
 
@@ -406,7 +407,8 @@ Hop = tuple[float, int, float, str]
 """Bytes per second, tie-break, latency in seconds, and what curves call the link."""
 
 
-def _in_node(link: str) -> bool:
+def in_node(link: str) -> bool:
+    """True of what curves call the network inside a node."""
     return link.startswith("node:")
 
 

@@ -8,9 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.calibration.merge import link_name_key, name_key
 from planner.calibration.values import Calibration, LayerPoint, LinkPoint
+from planner.cost.arrays import as_array, as_number
 from planner.frozen import dataclass
 from planner.plan.values import Sync
 
@@ -86,7 +91,7 @@ class LayerCurves:
                 degrees = self._points.setdefault(name_key(point.gpu), {})
                 degrees.setdefault(point.tp, {})[point.micro_batch] = point
         self._anchors: dict[tuple[tuple[str, str], int], _Anchor] = {}
-        self._times: dict[tuple[tuple[str, str], int, int], LayerTimes | None] = {}
+        self._times: dict[tuple[tuple[str, str], int, int | bytes], LayerTimes | None] = {}
 
     def at(
         self,
@@ -98,10 +103,11 @@ class LayerCurves:
     ) -> LayerTimes | None:
         """One layer at a micro-batch (sequences) on a device type (pool, gpu); None when no layer of it was measured.
 
+        Of an array of micro-batches the times are arrays too, with the largest spread.
         ``formula`` is that of the device type, always the same. A degree that was not measured has the scales of the
         nearest one. Of replicas on several nodes that is one in a node of ``most`` devices, where layers are measured.
         """
-        asked = (key, tp, micro_batch)
+        asked = (key, tp, micro_batch.tobytes() if isinstance(micro_batch, np.ndarray) else micro_batch)
         if asked not in self._times:
             self._times[asked] = self._at(key, tp, micro_batch, formula, most)
         return self._times[asked]
@@ -179,6 +185,9 @@ class ExchangeCurves:
         return None if curve is None else curve(setting)[0] * elements
 
 
+RING_OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce")
+"""Collectives that go around a ring."""
+
 EXCHANGES = ("bf16", "fp8", "int8", "factors", "largest", "average", "diloco")
 """Kernels that are ways to exchange."""
 
@@ -192,6 +201,7 @@ class LinkCurves:
             self._points.setdefault(_curve_key(point), {})[point.size_bytes] = point.seconds
         self._curves: dict[tuple[str, str, int], Curve] = {}
         self._times: dict[tuple[str, str, int, float], tuple[float, bool] | None] = {}
+        self._rates: dict[tuple[str, str, int, float], float] = {}
         self._beyond: dict[tuple[str, str, int], float] = {}
         self._more: dict[tuple[str, str, int], int] = {}
         self._members = _measured_members(self._points)
@@ -225,8 +235,13 @@ class LinkCurves:
         """(seconds, extrapolated) of one operation on a tensor of ``size_bytes``; None without a curve.
 
         An all-reduce that nobody measured is a reduce-scatter and an all-gather, when both were. A number of members
-        between two that were measured lies between their curves.
+        between two that were measured lies between their curves. Of an array of sizes the seconds are an array.
         """
+        if isinstance(size_bytes, np.ndarray):
+            readings = [self.seconds(link, operation, members, size) for size in size_bytes.tolist()]
+            known = [reading for reading in readings if reading]
+            seconds, guessed = zip(*known, strict=True) if known else ((), ())
+            return (as_number(np.array(seconds)), any(guessed)) if known else None
         reading = self._known(link, operation, members, size_bytes)
         if reading is None:
             low, high = self._around(link, operation, members)
@@ -247,6 +262,39 @@ class LinkCurves:
             return 0.0
         self._more[link, operation, members] = low
         return reading[0] * _share_moved(members) / _share_moved(low)
+
+    def fastest(self, link: str, most_bytes: float, members: int = 1) -> float:
+        """Bytes per second in one pass around a ring that no answer exceeds; 0 where there is no curve.
+
+        Of messages up to so many bytes, or of larger ones in their place, among so many members or more. The pass of a
+        gather moves the part of the bytes that others have, an all-reduce takes two of them, and a broadcast moves all
+        bytes. Between two measured numbers of members both sides of this are linear.
+        """
+        name = link_name_key(link)
+        # An answer is read from the curves of the next numbers on either side, an all-reduce perhaps from its halves'.
+        below = (self._around(name, operation, members)[0] for operation in RING_OPERATIONS)
+        fewest = min((number for number in below if number), default=members)
+        return max(
+            (
+                self._fastest(key, most_bytes)
+                for key in self._points
+                if key[0] == name and key[1] in RING_OPERATIONS and key[2] >= fewest
+            ),
+            default=0.0,
+        )
+
+    def _fastest(self, curve: tuple[str, str, int], most_bytes: float) -> float:
+        asked = (*curve, most_bytes)
+        if asked not in self._rates:
+            self._rates[asked] = _passes(*curve[1:]) * _most_over(self._points[curve], most_bytes)
+        return self._rates[asked]
+
+    def covers(self, link: str, members: int) -> bool:
+        """True when no pass around a ring of so many members or more is shorter than measurements say."""
+        known = (
+            self._members.get((link_name_key(link), half), ()) for half in ("all-gather", "reduce-scatter")
+        )
+        return any(number <= members for numbers in known for number in numbers)
 
     def _around(self, link: str, operation: str, members: int) -> tuple[int, int]:
         """Measured numbers of members next to this one, below and above; 0 where there is none."""
@@ -400,6 +448,8 @@ def _along(values: dict[int, float], shape: Callable[[int], float], size: int) -
 
     It never falls where neither the points nor the shape do.
     """
+    if isinstance(size, np.ndarray):
+        return _along_many(values, shape, size)
     if size in values:
         return values[size], False
     below = max((known for known in values if known < size), default=0)
@@ -413,9 +463,40 @@ def _along(values: dict[int, float], shape: Callable[[int], float], size: int) -
     return values[below] ** (1.0 - part) * values[above] ** part, False
 
 
+def _along_many(
+    values: dict[int, float], shape: Callable[[int], float], sizes: NDArray[np.int64]
+) -> tuple[float, bool]:
+    """The same of many sizes; True when one of them is a guess."""
+    known = np.array(sorted(values))
+    seconds = np.array([values[size] for size in known.tolist()])
+    shapes = np.array([shape(size) for size in known.tolist()])
+    own = as_array(shape(cast("int", sizes)))
+    # The points around each size; at the ends one and the same.
+    above = np.searchsorted(known, sizes)
+    outside = (sizes < known[0]) | (sizes > known[-1])
+    above = np.minimum(above, len(known) - 1)
+    below = np.where(outside | (known[above] == sizes), above, above - 1)
+    low, high = np.log(shapes[below]), np.log(shapes[above])
+    alone, rises = below == above, high > low
+    apart = np.where(alone, 1, known[above] - known[below])
+    part = np.where(
+        rises, (np.log(own) - low) / np.where(rises, high - low, 1.0), (sizes - known[below]) / apart
+    )
+    part = np.where(alone, 0.0, part)
+    between = seconds[below] ** (1.0 - part) * seconds[above] ** part
+    found = np.where(outside, seconds[above] * own / shapes[above], between)
+    return as_number(found), bool(outside.any())
+
+
 def _share_moved(members: int) -> float:
     """Share of the bytes that each member of a ring sends in one pass."""
     return (members - 1) / members
+
+
+def _passes(operation: str, members: int) -> float:
+    """Passes of a ring that an operation is made of, as shares of its bytes."""
+    each = {"all-reduce": 2.0, "broadcast": 0.0, "reduce": 0.0}.get(operation, 1.0)
+    return each * _share_moved(members) if each else 1.0
 
 
 def _measured_members(points: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], frozenset[int]]:
@@ -477,6 +558,27 @@ def _logarithmic(values: dict[float, float]) -> Curve:
         return math.exp(between(x)), False
 
     return value
+
+
+def _most_over(values: dict[float, float], most_bytes: float) -> float:
+    """Most bytes over seconds of a curve as ``_logarithmic`` draws it: at a point, or where it rises like the size.
+
+    The seconds are those of no larger message either.
+    """
+    sizes = set(values)
+    if len(sizes) > 1:
+        from scipy.interpolate import PchipInterpolator
+
+        xs = sorted(map(math.log, sizes))
+        slope = PchipInterpolator(xs, [math.log(values[size]) for size in sorted(sizes)]).derivative()
+        sizes |= {math.exp(x) for x in slope.solve(1.0, extrapolate=False) if math.isfinite(x)}
+    curve = _logarithmic(values)
+    rates, least = [], math.inf
+    # Below its points a curve falls no faster than the size, above them it rises no faster.
+    for size in sorted((*(one for one in sizes if one < most_bytes), most_bytes), reverse=True):
+        least = min(least, curve(size)[0])
+        rates.append(size / least)
+    return max(rates)
 
 
 def _between(xs: list[float], ys: list[float]) -> Callable[[float], float]:

@@ -67,7 +67,7 @@ from planner.cost.offload import (
     paging_seconds,
 )
 from planner.cost.schedules import SentWith, alive, divides, layers_in_flight, sent_with
-from planner.cost.shape import Shape, Whole
+from planner.cost.shape import Shape
 from planner.cost.stage_price import (
     EachLength,
     MicroBatch,
@@ -896,14 +896,8 @@ class Pricer:
         """Measured activations and parameters of a layer over those of the formula, and the allocator's slack."""
         if self.layer_curves is None:
             return 1.0, 1.0, None
-        if not isinstance(sequences, np.ndarray):
-            one = self.measured(device_type, tp, sequences)
-            return (
-                (one.activation_ratio, one.parameter_ratio, one.allocator_slack) if one else (1.0, 1.0, None)
-            )
-        each = [self._measured_ratios(device_type, tp, size) for size in sequences.tolist()]
-        activations, parameters = (np.array([ratios[which] for ratios in each]) for which in (0, 1))
-        return as_number(activations), as_number(parameters), each[0][2]
+        one = self.measured(device_type, tp, sequences)
+        return (one.activation_ratio, one.parameter_ratio, one.allocator_slack) if one else (1.0, 1.0, None)
 
     def most_sequences(
         self, shape: Shape, group: ReplicaGroup, dp: float, most: int, padding: float = 1.0
@@ -939,7 +933,7 @@ class Pricer:
 
     def _layer(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPrice:
         if isinstance(sequences, np.ndarray):
-            return self._price_layers(device_type, tp, sequences, mode)
+            return self._price_layer(device_type, tp, sequences, mode)
         key = device_type.key, tp, sequences, mode
         if key not in self._layers:
             self._layers[key] = self._price_layer(device_type, tp, sequences, mode)
@@ -1116,20 +1110,6 @@ class Pricer:
             recompute_seconds=forward if again else 0.0,
             collective_forward=ahead,
             collective_backward=back + (ahead if again else 0.0),
-        )
-
-    def _price_layers(
-        self, device_type: DeviceType, tp: int, sequences: Whole, mode: LayerMode
-    ) -> LayerPrice:
-        """The same of many micro-batches at once; curves take one at a time."""
-        if self.layer_curves is None and self.link_curves is None:
-            return self._price_layer(device_type, tp, cast("int", sequences), mode)
-        prices = [self._layer(device_type, tp, one, mode) for one in sequences.tolist()]
-        return LayerPrice(
-            **{
-                name: as_number(np.array([getattr(price, name) for price in prices]))
-                for name in LayerPrice.__slots__
-            }
         )
 
     def measured(self, device_type: DeviceType, tp: int, sequences: int) -> LayerTimes | None:

@@ -60,7 +60,7 @@ from planner.search.batch_partition import (
 from planner.search.space.choices import batch_per_replica, recomputes_of, usable_device_types
 from planner.search.space.derived import derived
 from planner.search.space.device_sets import Box, Counts, all_sets
-from planner.search.space.rings import RingSetup, ring_alone
+from planner.search.space.rings import RingSetup, inside_at_most, measured_between, ring_alone
 from planner.search.space.sends import unbatched
 from planner.search.values import Limits
 from planner.targets import target
@@ -471,9 +471,11 @@ class Shares:
         if box.single and self.estimator.curves is not None:
             # Measured collectives follow the link of the narrowest hop, which is known for one set only.
             return self._ring(box.low)
-        if sum(box.low) <= 1 or self.estimator.curves is not None:
+        if sum(box.low) <= 1:
             return ALONE
         ring = self._ring(box.low)
+        if self.estimator.curves is not None:
+            return self._on_any_link(ring)
         if not box.single:
             # Further devices may even out the parts.
             ring = replace(ring, parts=0, largest=0)
@@ -491,6 +493,25 @@ class Shares:
             return self._wherever(ring, box.low)
         copies = ring.copies and replace(ring.copies, latency_seconds=0.0, around_seconds=0.0)
         return replace(ring, latency_seconds=0.0, around_seconds=0.0, copies=copies)
+
+    def _on_any_link(self, ring: Ring) -> Ring:
+        """A ring that none with further members beats, whichever link is its narrowest hop."""
+        copies, near = (part and self._on_any_link(part) for part in (ring.copies, ring.near))
+        # With unequal shards more bytes travel than are sharded.
+        parts = max(self.choice.shards, default=1)
+        measured = measured_between(self.estimator, ring.size, parts)
+        inside = inside_at_most(self.estimator, ring.size, ring.bytes_per_second, parts)
+        return replace(
+            ring,
+            bytes_per_second=max(measured.most, inside, 0.0 if measured.covers else ring.bytes_per_second),
+            latency_seconds=0.0,
+            around_seconds=0.0,
+            curves=None,
+            copies=copies,
+            near=near,
+            parts=0,
+            largest=0,
+        )
 
     def _wherever(self, ring: Ring, counts: Counts) -> Ring:
         """The ring of a set with the latency that it has at least, however devices with unequal shares stand.
@@ -786,7 +807,10 @@ class _Growing:
                 # What a lone replica waits for its slowest device is part of what all wait for.
                 known = known.stretched(1.0 / self._alone)
                 back = as_array(times.tensor_backward_seconds)
-                known = replace(known, inside=(as_array(times.tensor_parallel_seconds) - back, back))
+                ahead = as_array(times.tensor_parallel_seconds) - back
+                # Measured layers may have all of it in their times, whatever their size.
+                ahead, back = np.broadcast_arrays(ahead, back, known.forward)[:2]
+                known = replace(known, inside=(ahead, back))
             self._known = known
         inside = known.inside and (known.inside[0][:most], known.inside[1][:most])
         return _Passes(known.forward[:most], known.back[:most], inside)

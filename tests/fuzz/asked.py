@@ -12,8 +12,9 @@ from typing import Any
 
 import yaml
 
-from planner.calibration.file import shipped
+from planner.calibration.values import Calibration
 from planner.cli.app import run
+from planner.cli.inputs import read_calibration
 from planner.cluster.spec import ClusterSpec
 from planner.model.spec import ModelSpec
 from planner.search.solve import search
@@ -57,8 +58,16 @@ class Answer:
     world: World
     cluster: ClusterSpec
     model: ModelSpec
+    calibration: Calibration
     result: SearchResult
     files: tuple[Path, Path]
+    measured: Path | None
+    """The calibration file, if there is one."""
+
+    @property
+    def constants(self) -> tuple[object, ...]:
+        """The option of commands that names it."""
+        return () if self.measured is None else ("--calibration", self.measured)
 
     @property
     def step(self) -> float:
@@ -75,8 +84,10 @@ def ask(world: World, folder: Path, seconds: float) -> Answer:
     """Search without reasons, on files that are read as the command reads them."""
     files = world.write(folder)
     cluster, model = read(files)
-    result = search(cluster, model, shipped(), world.searched(seconds), explain=False)
-    return Answer(world, cluster, model, result, files)
+    measured = world.calibration(folder)
+    calibration = read_calibration(measured)
+    result = search(cluster, model, calibration, world.searched(seconds), explain=False)
+    return Answer(world, cluster, model, calibration, result, files, measured)
 
 
 def plan_of(path: Path) -> Json:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 
-from planner.calibration.file import shipped
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import estimate
@@ -19,7 +18,7 @@ from planner.plan.placement import place, widths
 from planner.plan.values import Plan
 from planner.report.plan_table import in_short
 from tests.fuzz.asked import Answer, Json, Said, ask, plan_of, tell
-from tests.fuzz.rewritten import BETTER, SAME, one_of
+from tests.fuzz.rewritten import BETTER, SAME, one_of, renamed
 from tests.fuzz.rivals import Field, fastest, outside, straddles
 from tests.fuzz.worlds import World
 
@@ -60,7 +59,7 @@ def opened(world: World, folder: Path, seconds: float, rng: random.Random) -> Ca
         "--strict",
         "--json",
     )
-    return Case(rng, folder, seconds, answer, tell(*words, *world.options))
+    return Case(rng, folder, seconds, answer, tell(*words, *answer.constants, *world.options))
 
 
 # ---------------------------------------------------------------- the command and the search agree
@@ -113,7 +112,7 @@ def commands_price_alike(case: Case) -> Iterator[str]:
         ("explain", path),
         ("compare", path, path),
     ):
-        said = tell(*words, "--json")
+        said = tell(*words, *case.answer.constants, "--json")
         if said.code or not said.document:
             yield f"{words[0]} exits with {said.code}: {said.errors[:300]}"
             continue
@@ -193,7 +192,7 @@ def plan_is_sound(case: Case) -> Iterator[str]:
         for group in stage["replicas"]:
             if not group["share"] <= group["steps"] * group["micro_batch"] < group["share"] + group["steps"]:
                 yield f"stage {number}: {group['steps']} micro-batches of {group['micro_batch']} for {group['share']}"
-    shown = tell("show", case.plan_path, "--json").document
+    shown = tell("show", case.plan_path, *case.answer.constants, "--json").document
     yield from _devices(case, shown)
     yield from _memory(shown)
 
@@ -248,7 +247,9 @@ def nothing_listed_is_faster(case: Case) -> Iterator[str]:
             yield f"using idle {entry['gpu']} is listed as {-entry['slower']:.4%} faster"
     if case.answer.world.limits:
         return
-    for entry in tell("explain", case.plan_path, "--json").document.get("neighbours", []):
+    for entry in tell("explain", case.plan_path, *case.answer.constants, "--json").document.get(
+        "neighbours", []
+    ):
         if entry["fits"] and entry["step_seconds"] * SLACK < bound:
             yield f"explain: {entry['change']} takes {entry['step_seconds']:.9g} s, proven is {bound:.9g}"
 
@@ -256,7 +257,9 @@ def nothing_listed_is_faster(case: Case) -> Iterator[str]:
 def no_rival_beats_the_proof(case: Case) -> Iterator[str]:
     """Plans that no search made: none that fits is below the bound, and none fits what is called infeasible."""
     answer = case.answer
-    field = Field(answer.cluster, answer.model, answer.world.searched(case.seconds), case.rng)
+    field = Field(
+        answer.cluster, answer.model, answer.world.searched(case.seconds), case.rng, answer.calibration
+    )
     best = answer.result.best
     rival = fastest(field, best.plan if best else None, DRAWS, STEPS)
     if rival is None:
@@ -268,7 +271,7 @@ def no_rival_beats_the_proof(case: Case) -> Iterator[str]:
         return
     path = case.folder / "rival.yaml"
     write(PlanFile(plan=rival.plan, cluster=answer.cluster, model=answer.model), path)
-    priced = tell("predict", *answer.files, path, "--json")
+    priced = tell("predict", *answer.files, path, *answer.constants, "--json")
     if (
         priced.code
         or not priced.document["fits"]
@@ -287,7 +290,9 @@ def no_rival_beats_the_proof(case: Case) -> Iterator[str]:
 
 def same_cluster_same_answer(case: Case) -> Iterator[str]:
     """The cluster in other words: neither's bound is above the other's plan, so that the answers are within the gap."""
-    name, changed = one_of(SAME, case.rng, case.answer.world.cluster)
+    # Measurements name fabrics and devices.
+    same = tuple(change for change in SAME if change is not renamed or not case.answer.world.measured)
+    name, changed = one_of(same, case.rng, case.answer.world.cluster)
     other = _other(case, changed)
     yield from _proof(name, other.result.status, other.step, other.bound, other.result.gap)
     for first, second, whose in ((case.answer, other, "as drawn"), (other, case.answer, name)):
@@ -330,7 +335,7 @@ def better_cluster_no_slower(case: Case) -> Iterator[str]:
     other = _other(case, changed)
     if _way_is_longer(case.answer.cluster, other.cluster):
         return
-    again = estimate(best.plan, other.cluster, other.model, shipped())
+    again = estimate(best.plan, other.cluster, other.model, other.calibration)
     stays = place(best.plan, other.cluster) == place(best.plan, case.answer.cluster)
     limits = case.answer.world.searched(0.0)
     if stays and again.step_seconds > case.answer.step * SLACK:
@@ -354,8 +359,7 @@ def _way_is_longer(before: ClusterSpec, after: ClusterSpec) -> bool:
 
 
 def _other(case: Case, cluster: Json) -> Answer:
-    world = World(cluster, case.answer.world.model, case.answer.world.limits)
-    return ask(world, case.folder / "changed", case.seconds)
+    return ask(replace(case.answer.world, cluster=cluster), case.folder / "changed", case.seconds)
 
 
 CHECKS = (

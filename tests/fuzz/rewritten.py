@@ -174,4 +174,4 @@ def one_of(changes: tuple[Change, ...], rng: random.Random, cluster: Yaml) -> tu
         found = change(rng, cluster)
         if found is not None:
             return change.__name__.replace("_", " "), found
-    raise AssertionError("renaming always applies")
+    raise AssertionError("another order always applies")

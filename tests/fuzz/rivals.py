@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from planner.calibration.file import shipped
+from planner.calibration.values import Calibration
 from planner.capabilities import RECOMPUTES, Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
@@ -39,13 +40,21 @@ MOST_OPERATIONS = 20_000
 class Field:
     """Where plans are drawn: one cluster, one model, what the user allows."""
 
-    def __init__(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits, rng: random.Random) -> None:
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        model: ModelSpec,
+        limits: Limits,
+        rng: random.Random,
+        calibration: Calibration | None = None,
+    ) -> None:
+        """``calibration``: what ships with the package when absent."""
         self.cluster = cluster
         self.joined = joined(cluster)
         self.model = model
         self.limits = limits
         self.rng = rng
-        self.estimator = Estimator(cluster, model, shipped())
+        self.estimator = Estimator(cluster, model, calibration or shipped())
         self.batch = model.training.global_batch
         self.device_types = [
             device_type

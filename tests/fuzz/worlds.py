@@ -54,6 +54,8 @@ class World:
     model: Yaml
     limits: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """Fields of Limits, each with the values that it allows."""
+    measured: Yaml = field(default_factory=dict)
+    """Calibration file; empty for none."""
 
     @property
     def options(self) -> list[str]:
@@ -63,6 +65,15 @@ class World:
             for name, values in self.limits.items()
             for word in (f"--{name.replace('_', '-')}", ",".join(str(value) for value in values))
         ]
+
+    def calibration(self, folder: Path) -> Path | None:
+        """The calibration file, written; None for none."""
+        if not self.measured:
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "calibration.yaml"
+        path.write_text(yaml.safe_dump(self.measured, sort_keys=False), encoding="utf-8")
+        return path
 
     def searched(self, seconds: float) -> Limits:
         """The limits as the search takes them."""
@@ -94,7 +105,7 @@ def draw_world(seed: int, index: int) -> World:
     model |= _experts(random.Random(f"experts {seed} {index}"), model)
     model["training"] |= _software(random.Random(f"software {seed} {index}"), model)
     limits |= _hosts(random.Random(f"hosts {seed} {index}"), cluster["pools"])
-    return World(cluster, model, limits)
+    return World(cluster, model, limits, _measured(random.Random(f"measured {seed} {index}"), cluster, model))
 
 
 # ---------------------------------------------------------------- clusters
@@ -284,3 +295,52 @@ def _limits(rng: random.Random, model: Yaml) -> dict[str, tuple[Any, ...]]:
     if rng.random() < 0.1:
         found["recompute"] = (rng.choice(RECOMPUTES),)
     return found
+
+
+# ---------------------------------------------------------------- measurements
+
+
+def _measured(rng: random.Random, cluster: Yaml, model: Yaml) -> Yaml:
+    """What a user measured of some layers and links; empty for a user that measured nothing."""
+    if rng.random() < 0.6:
+        return {}
+    gpus = sorted({gpu for pool in cluster["pools"] for gpu in _device_types(pool)})
+    layers = [point for gpu in gpus if rng.random() < 0.5 for point in _layers(rng, gpu, model)]
+    links = [*sorted(cluster["fabrics"]), *(f"node:{gpu}" for gpu in gpus)]
+    points = [point for link in links if rng.random() < 0.5 for point in _link(rng, link)]
+    found = {"layers": layers, "link_points": points}
+    return {"format": "hetplan-calibration/1", **found} if layers or points else {}
+
+
+def _layers(rng: random.Random, gpu: str, model: Yaml) -> Iterator[Yaml]:
+    """A few micro-batches with one or two degrees, at a rate that every device has."""
+    flops_per_second, launch = rng.choice((5e10, 5e11, 5e12)), rng.choice((0.0, 1e-3))
+    tokens, hidden = model["training"]["sequence_length"], model["hidden"]
+    for tp in rng.choice(((1,), (1, 2), (2,))):
+        for size in sorted(rng.sample((1, 2, 4, 16), rng.randint(1, 3))):
+            forward = launch + size * (24 * hidden + 4 * tokens) * tokens * hidden / tp / flops_per_second
+            yield {
+                "gpu": gpu,
+                "model": model["name"],
+                "tp": tp,
+                "micro_batch": size,
+                "forward_seconds": forward,
+                "backward_seconds": 2 * forward,
+            }
+
+
+def _link(rng: random.Random, link: str) -> Iterator[Yaml]:
+    """Two or three sizes of some operations among some numbers of members."""
+    rate, latency = rng.choice((1e8, 1e9, 1e10)), rng.choice((1e-5, 1e-3))
+    operations = ("all-reduce", "all-gather", "reduce-scatter", "send", "all-to-all", "broadcast")
+    for operation in rng.sample(operations, rng.randint(1, 4)):
+        numbers = (2,) if operation == "send" else sorted(rng.sample((2, 3, 4, 8, 16), rng.randint(1, 3)))
+        for members in numbers:
+            for size in sorted(rng.sample((1e4, 1e6, 1e8, 1e10), rng.randint(2, 3))):
+                yield {
+                    "link": link,
+                    "operation": operation,
+                    "members": members,
+                    "size_bytes": int(size),
+                    "seconds": latency * members + size / rate,
+                }

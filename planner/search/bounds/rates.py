@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import floor, inf
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from planner.plan.placement import replicas_on
 from planner.plan.values import ReplicaGroup
 from planner.search.bounds.node_runs import Nodes, countable
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
+from planner.search.space.rings import inside_at_most, measured_between
 from planner.search.space.sends import Borders, Hops, Sides
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
@@ -138,7 +139,7 @@ class Rates:
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """What each device type does."""
         self._expected: dict[object, list[Family]] = {}
-        self._known_rates: dict[tuple[str, tuple[str, str], int], tuple[float, float, int]] = {}
+        self._known_rates: dict[tuple[str, tuple[str, str], int], RingRates] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
         """Speeds of all device types, fastest first."""
@@ -362,8 +363,8 @@ class Rates:
         ``shards``: replicas that share a copy of what is sharded, where these are not all.
         """
         rates = self._ring_rates(family.target, device_type, tp)
-        between, inside, near = rates
-        able = (replicas == 1) | (between > 0) | ((replicas <= near) & (inside > 0))
+        between, inside = rates.between, rates.inside
+        able = (replicas == 1) | (between > 0) | ((replicas <= rates.near) & (inside > 0))
         group = self._group(family, device_type, tp, 1)
         if shards is None:
             ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp)
@@ -499,24 +500,20 @@ class Rates:
         last = pricer.micro_batch(shape, group, cast("int", sequences), ring)
         return pricer.tail_seconds(shape, group, ring, last) / model.layers
 
-    def _ring_rates(self, target: str, device_type: DeviceType, tp: int) -> tuple[float, float, int]:
-        """Rates of a ring between and inside nodes that none beats, and members that the nodes of one place hold."""
+    def _ring_rates(self, target: str, device_type: DeviceType, tp: int) -> RingRates:
         key = target, device_type.key, tp
         if key not in self._known_rates:
             kernels = self.estimator.pricer(target).kernels
             self._known_rates[key] = ring_rates(self.estimator, kernels, self.device_types, device_type, tp)
         return self._known_rates[key]
 
-    def _rings(self, rates: tuple[float, float, int], replicas: Numbers, together: int = 1) -> Ring:
+    def _rings(self, rates: RingRates, replicas: Numbers, together: int = 1) -> Ring:
         """Rings of so many replicas that none beats; ``together`` of them share the experts where several do.
 
-        Through the cards where a node cannot hold all members, else the faster of both. Nothing is known of a ring
-        where collectives were measured.
+        Through the cards where a node cannot hold all members, else the faster of both.
         """
-        between, inside, near = rates
-        rate = np.where(replicas <= near, max(between, inside), between)
-        if self.estimator.curves is not None:
-            rate = np.full_like(rate, np.inf)
+        through_cards, anywhere = rates.of(replicas)
+        rate = np.where(replicas <= rates.near, anywhere, through_cards)
         rate[replicas == 1] = np.inf
         # Those with the same experts are fewer, and no closer together than replicas.
         experts = self._rings(rates, np.maximum(1.0, replicas / together)) if together > 1 else None
@@ -534,18 +531,15 @@ class Rates:
         )
 
     def _hybrid_rings(
-        self, rates: tuple[float, float, int], here: int, replicas: Numbers, shards: Numbers, *, together: int
+        self, rates: RingRates, here: int, replicas: Numbers, shards: Numbers, *, together: int
     ) -> Ring:
         """The same of replicas of which so many share a copy, with the rings between copies; a node holds ``here``.
 
         Those of all members of a copy on a node leave it side by side, where it cannot hold all replicas.
         """
-        between, inside, _ = rates
-        through_cards = between / np.minimum(shards, here)
-        rate = np.where(replicas <= here, np.maximum(through_cards, inside), through_cards)
-        if self.estimator.curves is not None:
-            rate = np.full_like(rate, np.inf)
         copies = replicas / shards
+        through_cards, anywhere = rates.of(copies, np.minimum(shards, here))
+        rate = np.where(replicas <= here, anywhere, through_cards)
         rate[copies == 1] = np.inf
         between_copies = Rings(
             size=cast("int", copies),
@@ -553,7 +547,7 @@ class Rates:
             latency_seconds=0.0,
             crosses="node",
         )
-        shared = self._rings((between, inside, here), shards, together)
+        shared = self._rings(rates._replace(near=here), shards, together)
         experts = None if shared.experts is None else replace(shared.experts, copies=between_copies)
         return replace(shared, copies=between_copies, experts=experts)
 
@@ -726,10 +720,49 @@ def _columns(rows: Mapping[str, float | Numbers], count: int) -> dict[str, list[
     }
 
 
+class RingRates(NamedTuple):
+    """What rings of a type's replicas carry at most, in bytes per second."""
+
+    estimator: Estimator
+    between: float
+    """Between nodes, by formula; 0 where nothing joins them."""
+    inside: float
+    """Inside a node, by formula."""
+    near: int
+    """Members that the nodes of one place hold."""
+    together: int
+    """Rings of one replica that share the cards of a node."""
+
+    def of(self, members: Numbers, beside: float | Numbers = 1.0) -> tuple[Numbers, Numbers]:
+        """By formula or measurement, of rings through the cards and of rings anywhere, [ring].
+
+        ``beside``: rings that leave a node side by side for each ring of a replica.
+        """
+        if self.estimator.curves is None:
+            through_cards = self.between / beside * np.ones_like(members)
+            return through_cards, np.maximum(through_cards, self.inside)
+        cards, inside, narrowest = (
+            np.array(column)
+            for column in zip(*(self._measured(int(number)) for number in members.tolist()), strict=True)
+        )
+        # Where the network inside a node is the narrowest hop, its measurements count, which no other ring shares.
+        through_cards = np.maximum(cards / beside, narrowest)
+        return through_cards, np.maximum(through_cards, inside)
+
+    def _measured(self, members: int) -> tuple[float, float, float]:
+        """Through the cards, inside a node, and where the network inside is the narrowest hop of several nodes."""
+        inside = inside_at_most(self.estimator, members)
+        if not self.between:
+            return 0.0, inside, 0.0
+        measured = measured_between(self.estimator, members, self.near * self.together)
+        cards = max(measured.most / self.together, 0.0 if measured.covers else self.between)
+        return cards, inside, inside_at_most(self.estimator, members, self.between)
+
+
 def ring_rates(
     estimator: Estimator, kernels: str, device_types: Sequence[DeviceType], device_type: DeviceType, tp: int
-) -> tuple[float, float, int]:
-    """Bytes per second of a ring of the type's replicas between and inside nodes, at most, and members side by side."""
+) -> RingRates:
+    """Those of a type of these, with replicas of so many devices."""
     topology, calibration = estimator.topology, estimator.calibration
     utilisation = calibration.framework(kernels).link_utilisation
     paths = [topology.path(device_type.pool, pool) for pool in {other.pool for other in device_types}]
@@ -741,5 +774,10 @@ def ring_rates(
         ),
         default=0.0,
     )
-    near = sum(other.per_node for other in device_types if other.pool == device_type.pool) // tp
-    return between / tp, inside_rate(device_type, calibration), near
+    return RingRates(
+        estimator=estimator,
+        between=between / tp,
+        inside=inside_rate(device_type, calibration),
+        near=sum(other.per_node for other in device_types if other.pool == device_type.pool) // tp,
+        together=max(1, tp // device_type.nodes_each),
+    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from math import inf
+from itertools import combinations_with_replacement
+from math import ceil, inf
+from typing import NamedTuple
 
-from planner.cost.communication import Ring, data_ring
+from planner.cost.communication import Ring, data_ring, inside_rate
 from planner.cost.estimate import Estimator
 from planner.cost.sharding import stage_rings
 from planner.errors import PlanError
@@ -66,7 +68,9 @@ def least_ring(estimator: Estimator, groups: Composition, setup: RingSetup, besi
     (slots,) = place_stages([groups], estimator.cluster)
     around = place_stages([beside], estimator.cluster) if beside else ()
     ring = setup.ring(estimator, (slots, *around))
-    return (_better(ring, setup.ring(estimator, (_apart(slots), *around))) or ring) if mixed else ring
+    if not mixed:
+        return ring
+    return _better(estimator, ring, setup.ring(estimator, (_apart(slots), *around))) or ring
 
 
 def ring_beside(
@@ -77,7 +81,7 @@ def ring_beside(
     All nodes of a pool have to be alike in what a stage does there, so that it does not matter which is shared.
     """
     rings = (least_ring(estimator, groups, setup, other) for other in others)
-    return reduce(lambda one, two: _better(one, two) or one, rings)
+    return reduce(lambda one, two: _better(estimator, one, two) or one, rings)
 
 
 def _apart(slots: Sequence[Slot]) -> tuple[Slot, ...]:
@@ -92,41 +96,93 @@ def _apart(slots: Sequence[Slot]) -> tuple[Slot, ...]:
     return tuple(apart)
 
 
-def _better(ring: Ring | None, other: Ring | None) -> Ring | None:
-    """What is best of both; in between is nothing better. Nothing is known of it where collectives were measured."""
+def _better(estimator: Estimator, ring: Ring | None, other: Ring | None) -> Ring | None:
+    """What is best of both; in between is nothing better."""
     if ring is None or other is None or ring == other:
         return ring
-    fastest = max(ring, other, key=lambda item: item.bytes_per_second)
-    around = (
-        item.latency_seconds if item.around_seconds is None else item.around_seconds for item in (ring, other)
-    )
-    measured = ring.curves is not None
+    ring, other = without_curves(estimator, ring), without_curves(estimator, other)
     return replace(
-        fastest,
-        bytes_per_second=inf if measured else fastest.bytes_per_second,
-        latency_seconds=0.0 if measured else min(ring.latency_seconds, other.latency_seconds),
-        around_seconds=0.0 if measured else min(around),
-        curves=None,
-        copies=_better(ring.copies, other.copies),
-        near=_better(ring.near, other.near),
-        experts=_better(ring.experts, other.experts),
+        max(ring, other, key=lambda item: item.bytes_per_second),
+        latency_seconds=min(ring.latency_seconds, other.latency_seconds),
+        around_seconds=min(
+            item.latency_seconds if item.around_seconds is None else item.around_seconds
+            for item in (ring, other)
+        ),
+        copies=_better(estimator, ring.copies, other.copies),
+        near=_better(estimator, ring.near, other.near),
+        experts=_better(estimator, ring.experts, other.experts),
     )
+
+
+def without_curves(estimator: Estimator, ring: Ring) -> Ring:
+    """A ring by formula that takes no longer than one with the measurements of its link."""
+    if ring.curves is None:
+        return ring
+    measured = measured_rate(estimator, ring.link, ring.size, ceil(ring.sharing * ring.padding))
+    return replace(
+        ring,
+        bytes_per_second=max(measured.most / ring.sharing, 0.0 if measured.covers else ring.bytes_per_second),
+        latency_seconds=0.0,
+        around_seconds=0.0,
+        curves=None,
+        copies=ring.copies and without_curves(estimator, ring.copies),
+        near=ring.near and without_curves(estimator, ring.near),
+        experts=ring.experts and without_curves(estimator, ring.experts),
+    )
+
+
+class MeasuredRate(NamedTuple):
+    """What measurements say of rings of some number of members or more."""
+
+    most: float
+    """Bytes per second that those do not exceed that were measured, of all rings together that share a card."""
+    covers: bool
+    """True when no others are faster: none goes by formula alone."""
+
+
+@derived
+def measured_rate(estimator: Estimator, link: str, members: int, sharing: int = 1) -> MeasuredRate:
+    """Of rings over a link, of which so many share a card at most; none moves more than all gradients in fp32."""
+    if estimator.curves is None:
+        return MeasuredRate(0.0, covers=False)
+    most_bytes = 4.0 * estimator.model.parameters * sharing
+    return MeasuredRate(
+        estimator.curves.fastest(link, most_bytes, members), estimator.curves.covers(link, members)
+    )
+
+
+@derived
+def measured_between(estimator: Estimator, members: int, sharing: int = 1) -> MeasuredRate:
+    """The same of rings that leave a node, whichever fabric is their narrowest hop."""
+    pools = [pool.name for pool in estimator.cluster.pools]
+    fabrics = {estimator.topology.path(*pair).fabric for pair in combinations_with_replacement(pools, 2)}
+    rates = [measured_rate(estimator, fabric, members, sharing) for fabric in fabrics - {"", "node"}]
+    return MeasuredRate(max((rate.most for rate in rates), default=0.0), all(rate.covers for rate in rates))
+
+
+@derived
+def inside_at_most(estimator: Estimator, members: int, narrower: float = inf, sharing: int = 1) -> float:
+    """Bytes per second of such rings inside a node, or where a network that carries no more than ``narrower`` is the
+    narrowest hop: by measurement, else by formula."""
+    rates = []
+    for device_type in estimator.topology.device_types:
+        formula = inside_rate(device_type, estimator.calibration)
+        if formula <= narrower:
+            measured = measured_rate(estimator, f"node:{device_type.gpu}", members, sharing)
+            rates.append(max(measured.most, 0.0 if measured.covers else formula))
+    return max(rates, default=0.0)
 
 
 def divided_ring(group: ReplicaGroup, estimator: Estimator, kernels: str) -> Ring:
-    """The ring of a stage on parts of several nodes that none beats, however its replicas are divided over them.
-
-    Nothing is known of it where collectives were measured.
-    """
+    """The ring of a stage on parts of several nodes that none beats, however its replicas are divided over them."""
     bare = one_replica(group)
     rings = []
     for together in range(1, group.count):
         full, rest = divmod(group.count, together)
         slots = [bare._replace(nodes=full, replicas_per_node=together)]
         slots += [bare._replace(first_node=full, replicas_per_node=rest)] if rest else []
-        rings.append(data_ring(slots, {}, estimator.topology, estimator.calibration, kernels))
-    if estimator.curves is not None:
-        return replace(rings[0], bytes_per_second=inf, latency_seconds=0.0, around_seconds=0.0)
+        ring = data_ring(slots, {}, estimator.topology, estimator.calibration, kernels, estimator.curves)
+        rings.append(without_curves(estimator, ring))
     # What its fullest node holds decides the links; each is at its best in one of these.
     return replace(
         rings[0],
