@@ -122,7 +122,11 @@ def trained(model: ModelSpec, seed: int) -> ModelSpec:
 @pytest.mark.parametrize(
     ("world", "target"),
     [
-        pytest.param(world, target, marks=() if (at + number) % 2 else (pytest.mark.slow,))
+        pytest.param(
+            world,
+            target,
+            marks=() if (at + number) % 2 and world is not with_constants else (pytest.mark.slow,),
+        )
         for at, world in enumerate((with_constants, with_hosts, with_experts))
         for number, target in enumerate(RUNTIMES)
     ],
