@@ -55,7 +55,7 @@ def test_a_curve_of_the_model_file_says_when_a_loss_is_reached(files: Path, hetp
     """And the critical batch is the file's own."""
     (files / "model.yaml").write_text(MODEL + CURVE)
     words = ("search", "cluster.yaml", "model.yaml", "--objective", "time-to-loss", "--batches", "8,16")
-    done = hetplan(*words, "--loss", "2.2")
+    done = hetplan(*words, "--loss", "2.2", "--target", "deepspeed")
     assert (done.code, done.err) == (0, "")
     shown = " ".join(done.out.split())
     assert "goal: the least time to a loss of 2.2, with 2 batches from 8 to 16 sequences" in shown
@@ -128,7 +128,9 @@ def test_where_nothing_fits_it_says_why(files: Path, hetplan: Command) -> None:
     (files / "model.yaml").write_text(
         MODEL.replace("hidden: 512", "hidden: 65536").replace("layers: 6", "layers: 60")
     )
-    done = hetplan("search", "cluster.yaml", "model.yaml", *TO_LOSS, "8", "--offload", "none")
+    done = hetplan(
+        "search", "cluster.yaml", "model.yaml", *TO_LOSS, "8", "--offload", "none", "--target", "torch"
+    )
     assert done.code == 3
     assert "No plan fits" in done.out
 

@@ -252,7 +252,7 @@ def test_what_was_searched_before_ctrl_c_is_told(
             yield text, replace(result, interrupted=number == stop_at)
 
     monkeypatch.setattr(what_if, "searched", stopped)
-    changes = ("--change", "training.global_batch=32", "--change", "-slow")
+    changes = ("--change", "training.global_batch=32", "--change", "-slow", "--target", "deepspeed")
     done = hetplan("what-if", "cluster.yaml", "model.yaml", *changes)
     assert done.code == 130
     said = " ".join(done.out.split())

@@ -175,8 +175,8 @@ max_cost_per_million_tokens True True: 0.02403 0.000326
     ("goal", "expected"),
     [
         (Goal(objective="cost"), CHEAP),
-        (Goal(objective="energy"), FRUGAL),
-        (Goal(use_at_most=(("a", 1),)), FEW),
+        pytest.param(Goal(objective="energy"), FRUGAL, marks=pytest.mark.slow),
+        pytest.param(Goal(use_at_most=(("a", 1),)), FEW, marks=pytest.mark.slow),
         (Goal(max_cost_per_million_tokens=1e-9), NONE),
     ],
     ids=["cost", "energy", "few devices", "no plan"],
