@@ -123,6 +123,7 @@ def test_a_curve_that_is_none_is_named(files: Path, hetplan: Command, text: str,
     assert message in done.err
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_it_says_why(files: Path, hetplan: Command) -> None:
     """As any search does, with its exit code."""
     (files / "model.yaml").write_text(
@@ -162,6 +163,7 @@ def test_a_curve_from_logs_is_searched_with(files: Path, hetplan: Command) -> No
     )
 
 
+@pytest.mark.slow
 def test_the_table_by_size_keeps_states_in_host_memory_where_nothing_fits_without(
     files: Path, hetplan: Command
 ) -> None:

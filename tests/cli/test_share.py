@@ -73,6 +73,7 @@ def test_two_jobs_on_the_same_devices(hetplan: Command, jobs: Path) -> None:
         assert hetplan("emit", path, "-o", f"beside-{name}").code == 0
 
 
+@pytest.mark.slow
 def test_nodes_are_divided_where_there_are_too_few(
     hetplan: Command, jobs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -223,7 +223,10 @@ def test_a_change_or_the_sensitivity_is_needed(hetplan: Command, files: Path) ->
 @pytest.mark.parametrize(
     "words",
     [
-        "what-if cluster.yaml model.yaml --change reserve_gib=0.5 --target megatron --time-limit 5",
+        pytest.param(
+            "what-if cluster.yaml model.yaml --change reserve_gib=0.5 --target megatron --time-limit 5",
+            marks=pytest.mark.slow,
+        ),
         "predict cluster.yaml model.yaml short.yaml",
     ],
 )

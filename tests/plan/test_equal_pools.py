@@ -140,6 +140,7 @@ def test_a_replica_does_not_stand_on_nodes_that_two_pools_have_left(seed: int) -
     check_prices(seed)
 
 
+@pytest.mark.slow
 @given(SEEDS)
 @settings(FEW, max_examples=3)
 def test_a_stage_on_what_others_leave_costs_the_same_on_parts(seed: int) -> None:

@@ -157,6 +157,7 @@ def test_families_that_the_training_rules_out_say_what_of_it() -> None:
     assert found["megatron: data parallel"] == "not with norms unfused"
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_told_of_whole_sequences_where_others_may_be_divided() -> None:
     """Context parallelism needs less than what a device lacks for a sequence of its own."""
     spec = cluster(pool("a"))
@@ -168,6 +169,7 @@ def test_what_is_missing_is_told_of_whole_sequences_where_others_may_be_divided(
     assert found["torch: ZeRO-0"].reason.endswith(" GiB with whole sequences")
 
 
+@pytest.mark.slow
 def test_tensor_parallelism_that_trains_no_experts_is_told_as_such() -> None:
     """By torch, whatever fits; Megatron has it."""
     spec, dense = problem()

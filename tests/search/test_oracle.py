@@ -981,7 +981,7 @@ def check_adapters_of_unlike_layers(seed: int, most: int = QUICK) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_adapters_and_frozen_parts_of_unlike_layers(seed: int) -> None:
     """Each stage and each end trains what its layers have of it."""
     check_adapters_of_unlike_layers(seed)
@@ -1064,7 +1064,7 @@ BUCKETED = ("megatron", "deepspeed", "flagscale")
 
 
 @given(SEEDS, st.sampled_from(BUCKETED))
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_buckets_and_late_messages(seed: int, target: str) -> None:
     """How many messages a stage sends depends on its elements, its replicas and its place."""
     check_buckets(seed, target)

@@ -90,6 +90,7 @@ def test_a_missing_measurement_is_filled_in_and_reported() -> None:
     assert step[8] > 0.9 * 16 * 8 * 3e-3
 
 
+@pytest.mark.slow
 def test_the_bandwidth_between_nodes_changes_the_plan() -> None:
     """On a slow network the pipeline or the replicas avoid what a fast one carries easily."""
     model = gpt(24, 2048, 16, global_batch=64)

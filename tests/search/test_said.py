@@ -118,7 +118,7 @@ a model of 17 instead of 24 layers (3.64 B parameters) fits
 @pytest.mark.parametrize(
     ("spec", "model", "limits", "expected"),
     [
-        (PAIR, SMALL, Limits(), FAMILIES),
+        pytest.param(PAIR, SMALL, Limits(), FAMILIES, marks=pytest.mark.slow),
         (PAIR, SMALL, Limits(target="deepspeed", zero=(3,), tp=(1,), micro_batch=(1,)), LIMITED),
         (FAR, SMALL, Limits(target="torch"), IDLE),
         (FULL, gpt(24, 4096, 32, global_batch=8, cross_entropy="plain"), DEEPSPEED, TOO_LARGE),
@@ -215,6 +215,7 @@ def test_batches_to_a_loss() -> None:
     assert found.status == "optimal"
 
 
+@pytest.mark.slow
 def test_speeds_at_both_ends_of_their_bars() -> None:
     """A search for each: what the plan of today loses there, and whether another is better by more than 1 %."""
     found = search(RATED, TINY, limits=DEEPSPEED, explain=False)
