@@ -57,6 +57,7 @@ def test_who_gets_what(hetplan: Command, jobs: Path, monkeypatch: pytest.MonkeyP
     assert hetplan(*WORDS, "--gap", "0.5", "-o", "shared", "--force").code == 0
 
 
+@pytest.mark.slow
 def test_two_jobs_on_the_same_devices(hetplan: Command, jobs: Path) -> None:
     """What both would take is told, and each plan of the pair is written and can be launched."""
     done = hetplan(*WORDS, "--crossover", "--gap", "0.3", "-o", "shared")

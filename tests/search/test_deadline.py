@@ -179,6 +179,7 @@ def test_real_signals_at_random_moments() -> None:
         assert found.best is not None or found.interrupted
 
 
+@pytest.mark.slow
 def test_a_search_without_time_has_a_good_plan_and_a_bound_that_says_so() -> None:
     """Of a model that no device holds: within 10 % of an answer proven within 5 %, and proven within 30 %."""
     spec = cluster(pool("a", nodes=4), pool("b", "V100", nodes=8))

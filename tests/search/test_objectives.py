@@ -244,6 +244,7 @@ def test_free_devices_cost_nothing() -> None:
     assert (found.best.estimate.cost_per_million_tokens, found.gap, found.status) == (0.0, 0.0, "optimal")
 
 
+@pytest.mark.slow
 def test_out_of_reach_says_what_is_in_reach() -> None:
     """Each limit with the plan that comes nearest."""
     fastest = chosen(Goal()).best
@@ -305,6 +306,7 @@ def test_no_device_has_the_number_format() -> None:
     assert found.diagnosis is not None
 
 
+@pytest.mark.slow
 def test_what_lost_is_told() -> None:
     """Families on the chosen devices, and what other pools would cost."""
     found = chosen(Goal(objective="cost"), explain=True)

@@ -125,6 +125,7 @@ def test_no_plan_exceeds_a_memory(target: str) -> None:
     assert max(g.memory.used_bytes for s in free.estimate.stages for g in s.groups) > 7 * 2**30
 
 
+@pytest.mark.slow
 def test_idle_devices_are_named() -> None:
     """Of three device types all work, or the report says which do not and how many."""
     spec = cluster(

@@ -120,8 +120,14 @@ a model of 17 instead of 24 layers (3.64 B parameters) fits
     [
         pytest.param(PAIR, SMALL, Limits(), FAMILIES, marks=pytest.mark.slow),
         (PAIR, SMALL, Limits(target="deepspeed", zero=(3,), tp=(1,), micro_batch=(1,)), LIMITED),
-        (FAR, SMALL, Limits(target="torch"), IDLE),
-        (FULL, gpt(24, 4096, 32, global_batch=8, cross_entropy="plain"), DEEPSPEED, TOO_LARGE),
+        pytest.param(FAR, SMALL, Limits(target="torch"), IDLE, marks=pytest.mark.slow),
+        pytest.param(
+            FULL,
+            gpt(24, 4096, 32, global_batch=8, cross_entropy="plain"),
+            DEEPSPEED,
+            TOO_LARGE,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["families", "limits", "idle devices", "too large"],
 )
