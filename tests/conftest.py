@@ -23,7 +23,7 @@ vars(os)["fsync"] = os.fstat
 settings.register_profile(
     "hetplan",
     deadline=None,
-    max_examples=15,
+    max_examples=10,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 settings.load_profile("hetplan")

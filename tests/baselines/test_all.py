@@ -172,20 +172,21 @@ def test_stock_runtimes_have_one_network_for_all_groups() -> None:
     """Two islands of RDMA: all but Holmes fall to the Ethernet between them; with one RDMA fabric nobody does."""
     islands = [pool(name, "A100", 2, (nic(name), nic("eth", gbps=25)), per_node=2) for name in ("ib", "roce")]
     apart = cluster(*islands)
-    found = {item.family: item for item in baselines(apart, gpt(global_batch=64))}
+    found = {item.family: item for item in baselines(apart, gpt(4, 512, 8, global_batch=16))}
     holmes, megatron = found["a stage per network (Holmes)"], found["even pipeline (Megatron-LM)"]
     assert SHARED not in holmes.reason
     assert all(SHARED in found[entry.name].reason for entry in BASELINES if not entry.network_per_group)
-    stock = Estimator(apart, gpt(global_batch=64), one_network=True)
+    stock = Estimator(apart, gpt(4, 512, 8, global_batch=16), one_network=True)
     assert megatron.scored is not None
     assert seconds(megatron) == stock.estimate(megatron.scored.plan).step_seconds
     assert (
-        seconds(megatron) > Estimator(apart, gpt(global_batch=64)).estimate(megatron.scored.plan).step_seconds
+        seconds(megatron)
+        > Estimator(apart, gpt(4, 512, 8, global_batch=16)).estimate(megatron.scored.plan).step_seconds
     )
     joined = cluster(pool("a", nodes=2, per_node=2), pool("b", nodes=2, per_node=2))
-    assert not any(SHARED in item.reason for item in baselines(joined, gpt(global_batch=64)))
+    assert not any(SHARED in item.reason for item in baselines(joined, gpt(4, 512, 8, global_batch=16)))
     ethernet = cluster(pool("a", nodes=2, nics=(nic("eth", gbps=25),), per_node=2))
-    assert not any(SHARED in item.reason for item in baselines(ethernet, gpt(global_batch=64)))
+    assert not any(SHARED in item.reason for item in baselines(ethernet, gpt(4, 512, 8, global_batch=16)))
 
 
 @pytest.mark.slow

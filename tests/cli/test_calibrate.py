@@ -151,7 +151,7 @@ def test_a_calibration_that_cannot_be_used(hetplan: Command, tables: Path) -> No
 
 def test_plans_remember_their_calibration(hetplan: Command, tables: Path) -> None:
     """In their file; other commands warn when they price without it."""
-    options = ("--calibration", "slow.yaml", "--gap", "0.5", "--target", "megatron")
+    options = ("--calibration", "slow.yaml", "--gap", "0.5", "--target", "deepspeed")
     done = hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml", *options)
     assert (done.code, done.err) == (0, "")
     used = read(Path("plan.yaml")).calibration
@@ -294,10 +294,10 @@ def test_a_calibration_of_something_else_is_used_with_a_warning(hetplan: Command
         "was measured on T4, which tiny does not have",
         "was measured over roce, which tiny does not have",
     ]
-    hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml")
+    hetplan("search", "cluster.yaml", "model.yaml", "--target", "deepspeed", "-o", "plan.yaml")
     for command in (
         ("predict", "cluster.yaml", "model.yaml", "short.yaml"),
-        ("search", "cluster.yaml", "model.yaml"),
+        ("search", "cluster.yaml", "model.yaml", "--target", "deepspeed"),
         ("explain", "plan.yaml"),
         ("show", "plan.yaml"),
         ("compare", "plan.yaml", "plan.yaml"),

@@ -56,7 +56,7 @@ def test_what_was_measured_prices_plans_at_once(hetplan: Command, model: Path) -
     (model / "plan.yaml").write_text(
         "target: torch\nstages: [{layers: 2, replicas: [{pool: here, count: 2}]}]\n"
     )
-    search = ("search", "cluster.yaml", "tiny.yaml", "--json")
+    search = ("search", "cluster.yaml", "tiny.yaml", "--json", "--target", "torch")
     with_curves = json.loads(hetplan(*search, "--calibration", "c.yaml").out)
     without = json.loads(hetplan(*search).out)
     assert with_curves["step_seconds"] != without["step_seconds"]
@@ -190,6 +190,7 @@ def test_without_torch(hetplan: Command, model: Path, monkeypatch: pytest.Monkey
     assert "torch" in sys.modules
 
 
+@pytest.mark.slow
 def test_poplars_profiling_is_read_back(hetplan: Command, model: Path) -> None:
     """Its layers price plans; each ZeRO stage has its own limit."""
     arguments = (*MEASURE, "--model", "tiny.yaml", "--as-poplar", "--memory-gib", "0.004", "--devices", "4")

@@ -42,6 +42,7 @@ links:
 """
 
 
+@pytest.mark.slow
 def test_islands_are_chosen_when_they_may(hetplan: Command, sites: Path) -> None:
     """Never silently; with the option the plan says so, in the table and in the file, and is priced again as it was."""
     asked = (

@@ -55,7 +55,7 @@ def test_a_curve_of_the_model_file_says_when_a_loss_is_reached(files: Path, hetp
     """And the critical batch is the file's own."""
     (files / "model.yaml").write_text(MODEL + CURVE)
     words = ("search", "cluster.yaml", "model.yaml", "--objective", "time-to-loss", "--batches", "8,16")
-    done = hetplan(*words, "--loss", "2.2")
+    done = hetplan(*words, "--loss", "2.2", "--target", "deepspeed")
     assert (done.code, done.err) == (0, "")
     shown = " ".join(done.out.split())
     assert "goal: the least time to a loss of 2.2, with 2 batches from 8 to 16 sequences" in shown
@@ -123,12 +123,15 @@ def test_a_curve_that_is_none_is_named(files: Path, hetplan: Command, text: str,
     assert message in done.err
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_it_says_why(files: Path, hetplan: Command) -> None:
     """As any search does, with its exit code."""
     (files / "model.yaml").write_text(
         MODEL.replace("hidden: 512", "hidden: 65536").replace("layers: 6", "layers: 60")
     )
-    done = hetplan("search", "cluster.yaml", "model.yaml", *TO_LOSS, "8", "--offload", "none")
+    done = hetplan(
+        "search", "cluster.yaml", "model.yaml", *TO_LOSS, "8", "--offload", "none", "--target", "torch"
+    )
     assert done.code == 3
     assert "No plan fits" in done.out
 
@@ -160,6 +163,7 @@ def test_a_curve_from_logs_is_searched_with(files: Path, hetplan: Command) -> No
     )
 
 
+@pytest.mark.slow
 def test_the_table_by_size_keeps_states_in_host_memory_where_nothing_fits_without(
     files: Path, hetplan: Command
 ) -> None:

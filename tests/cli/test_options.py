@@ -172,7 +172,8 @@ def test_no_output_replaces_another_file_of_its_command(hetplan: Command, files:
 @pytest.mark.parametrize("more", [(), ("--force",)])
 def test_the_folder_of_emit_is_no_file(hetplan: Command, files: Path, more: tuple[str, ...]) -> None:
     """Forced or not, and the plan stays."""
-    assert hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml").code == 0
+    words = ("search", "cluster.yaml", "model.yaml", "--target", "deepspeed", "-o", "plan.yaml")
+    assert hetplan(*words).code == 0
     before = (files / "plan.yaml").read_text()
     done = hetplan("emit", "plan.yaml", "-o", "plan.yaml", *more)
     assert (done.code, done.err) == (2, "error: plan.yaml: is a file, expected a folder\n")

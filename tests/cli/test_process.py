@@ -117,9 +117,10 @@ def test_standard_error_is_missed_only_where_something_was_said(
 @pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
 def test_no_plan_is_no_plan_without_standard_error(folder: Path, redirection: str) -> None:
     """The code that says so is kept."""
-    assert run(COMMANDS["search"] + " --precision fp8", redirection).code == 3
+    assert run(COMMANDS["search"] + " --target deepspeed --precision fp8", redirection).code == 3
 
 
+@pytest.mark.slow
 def test_a_lost_warning(folder: Path, hetplan: Command) -> None:
     """A merge that has to choose between two measurements says so on standard error."""
     newer = (
@@ -173,6 +174,7 @@ def test_a_reader_that_has_gone(folder: Path, command: str, redirection: str) ->
     assert (done.returncode, done.stderr) == (2, told)
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_after_a_line(folder: Path) -> None:
     """``hetplan ... | head -1``: the line, and no traceback."""
     done = run("show plan.yaml", "| head -1")

@@ -207,6 +207,7 @@ def test_every_node_is_prepared_for(hetplan: Command, files: Path, monkeypatch: 
     assert hetplan("replan", planned, "--prepare", "ready", "--force").code == 0
 
 
+@pytest.mark.slow
 def test_other_targets_get_folders_too(hetplan: Command, files: Path) -> None:
     """To start by hand, as none of them goes on by itself."""
     Path("cluster.yaml").write_text(CLUSTER)

@@ -48,6 +48,7 @@ def test_the_answer_keeps_it(hetplan: Command, files: Path) -> None:
     assert found.estimate.out_of_memory <= 0.01
 
 
+@pytest.mark.slow
 def test_as_part_of_the_cluster(hetplan: Command, files: Path) -> None:
     """In the file, as a change, and said by check."""
     path = Path("cluster.yaml")

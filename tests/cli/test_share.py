@@ -12,6 +12,7 @@ from planner.cluster.file import load_cluster
 from planner.plan.file import read
 from planner.share.search import ShareSearch
 from tests.cli.running import MODEL, ROOT, Command, asked_once
+from tests.quick import first
 from tests.share.test_search import FOUR_NODES, JOBS, MIXED, THREE, WIDE
 
 LARGE = WIDE.replace("layers: 6", "layers: 60").replace("hidden: 1024", "hidden: 65536")
@@ -56,6 +57,7 @@ def test_who_gets_what(hetplan: Command, jobs: Path, monkeypatch: pytest.MonkeyP
     assert hetplan(*WORDS, "--gap", "0.5", "-o", "shared", "--force").code == 0
 
 
+@pytest.mark.slow
 def test_two_jobs_on_the_same_devices(hetplan: Command, jobs: Path) -> None:
     """What both would take is told, and each plan of the pair is written and can be launched."""
     done = hetplan(*WORDS, "--crossover", "--gap", "0.3", "-o", "shared")
@@ -72,6 +74,7 @@ def test_two_jobs_on_the_same_devices(hetplan: Command, jobs: Path) -> None:
         assert hetplan("emit", path, "-o", f"beside-{name}").code == 0
 
 
+@pytest.mark.slow
 def test_nodes_are_divided_where_there_are_too_few(
     hetplan: Command, jobs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +103,7 @@ def test_the_shipped_example(hetplan: Command) -> None:
     assert found["portions"][1]["gpus"] <= 12
 
 
+@pytest.mark.slow
 def test_jobs_that_fit_nowhere_together(hetplan: Command, jobs: Path) -> None:
     """Which, what each needs, and the proof: exit 3."""
     text = (
@@ -124,15 +128,15 @@ def test_a_model_that_no_part_fits(hetplan: Command, jobs: Path) -> None:
     assert done.out.splitlines()[-1] == "2 jobs: proven: second fits nowhere"
 
 
-def test_a_format_that_no_device_has(hetplan: Command, jobs: Path) -> None:
+@pytest.mark.parametrize("objective", first(1, ["makespan", "fairness"]))
+def test_a_format_that_no_device_has(hetplan: Command, jobs: Path, objective: str) -> None:
     """The job cannot run anywhere, whatever the objective, and is named."""
     Path("cluster.yaml").write_text(FOUR_NODES.replace("A100-SXM-40GB", "V100-SXM-32GB"))
     Path("wide.yaml").write_text(WIDE.replace("fp16", "bf16"))
-    for objective in ("makespan", "fairness"):
-        done = hetplan(*WORDS, "--objective", objective, "--time-limit", "10")
-        assert done.code == 3
-        assert "! second: V100-SXM-16GB, V100-SXM-32GB cannot be used: no bf16" in " ".join(done.out.split())
-        assert done.out.splitlines()[-1] == "2 jobs: proven: second fits nowhere"
+    done = hetplan(*WORDS, "--objective", objective, "--time-limit", "10")
+    assert done.code == 3
+    assert "! second: V100-SXM-16GB, V100-SXM-32GB cannot be used: no bf16" in " ".join(done.out.split())
+    assert done.out.splitlines()[-1] == "2 jobs: proven: second fits nowhere"
 
 
 def test_a_deadline_that_the_cluster_cannot_keep(hetplan: Command, jobs: Path) -> None:

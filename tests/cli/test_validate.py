@@ -109,6 +109,7 @@ def test_the_halves(hetplan: Command) -> None:
     assert done.err == "error: --half: expected fitted or held-out, got 'better'\n"
 
 
+@pytest.mark.slow
 def test_the_picture(hetplan: Command, files: Path) -> None:
     """Beside the report."""
     pytest.importorskip("matplotlib")

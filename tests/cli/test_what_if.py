@@ -223,7 +223,10 @@ def test_a_change_or_the_sensitivity_is_needed(hetplan: Command, files: Path) ->
 @pytest.mark.parametrize(
     "words",
     [
-        "what-if cluster.yaml model.yaml --change reserve_gib=0.5 --target megatron --time-limit 5",
+        pytest.param(
+            "what-if cluster.yaml model.yaml --change reserve_gib=0.5 --target megatron --time-limit 5",
+            marks=pytest.mark.slow,
+        ),
         "predict cluster.yaml model.yaml short.yaml",
     ],
 )
@@ -252,7 +255,7 @@ def test_what_was_searched_before_ctrl_c_is_told(
             yield text, replace(result, interrupted=number == stop_at)
 
     monkeypatch.setattr(what_if, "searched", stopped)
-    changes = ("--change", "training.global_batch=32", "--change", "-slow")
+    changes = ("--change", "training.global_batch=32", "--change", "-slow", "--target", "deepspeed")
     done = hetplan("what-if", "cluster.yaml", "model.yaml", *changes)
     assert done.code == 130
     said = " ".join(done.out.split())

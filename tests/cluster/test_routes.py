@@ -11,6 +11,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, NicSpec
 from planner.cluster.topology import SLOWER, Routes, Topology
+from tests.quick import every
 from tests.worlds import cluster, pool
 
 NAMES = ("a", "aa", "a.b", "b-1", "c", "d", "e")
@@ -94,7 +95,7 @@ def simplest(spec: ClusterSpec, first: str, last: str) -> Rank | None:
     return max((rank(spec, chain, (first, last)) for chain in chains), default=None)
 
 
-@pytest.mark.parametrize("first_seed", range(0, 400, 100))
+@pytest.mark.parametrize("first_seed", every(4, range(0, 400, 100)))
 def test_the_best_chain_is_the_one_that_trying_all_finds(first_seed: int) -> None:
     """Between every two pools, and between nodes of one, in both directions; the same pairs are apart."""
     for seed in range(first_seed, first_seed + 100):

@@ -94,13 +94,13 @@ def test_state_is_what_is_updated() -> None:
 
 @pytest.mark.parametrize(
     ("target", "states"),
-    first(1, [("torch", "int8"), ("deepspeed", "fp32"), ("torch", "fp32"), ("deepspeed", "int8")]),
+    first(0, [("torch", "int8"), ("deepspeed", "fp32"), ("torch", "fp32"), ("deepspeed", "int8")]),
 )
 def test_the_search_finds_the_best_plan(target: str, states: str) -> None:
     """Of all plans of a small cluster, all of them with ZeRO 3."""
     where = cluster(pool("a", ("A100",) * 2), pool("b", ("T4",)))
     chosen, limits = trained("bf16", optimizer_states=states, layers=3), Limits(target=target, gap=0.0)
-    found = search(where, chosen, limits=limits)
+    found = search(where, chosen, limits=limits, explain=False)
     best = exhaustive(where, chosen, limits=limits)
     assert found.best is not None
     assert best is not None

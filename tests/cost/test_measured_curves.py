@@ -409,6 +409,7 @@ def test_asking_again_is_quick() -> None:
     assert perf_counter() - start < 0.1
 
 
+@pytest.mark.slow
 def test_scipy_waits_for_the_first_guess() -> None:
     """Points need none."""
     code = (

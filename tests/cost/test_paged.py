@@ -66,6 +66,7 @@ def test_others_have_none(target: str) -> None:
     assert any(f"{target} does not train with optimizer_states paged-int8" in what for what in found)
 
 
+@pytest.mark.slow
 def test_the_search_finds_the_best_of_them() -> None:
     """As exhaustion does; and looks at no device whose way to its host is not known."""
     spec = trained("paged-fp32")

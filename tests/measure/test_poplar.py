@@ -68,6 +68,7 @@ def test_the_end_of_memory_is_found_exactly(cpu: Backend, small: ModelSpec) -> N
     assert all(point.forward_seconds > 0 and point.backward_seconds > 0 for point in kept)
 
 
+@pytest.mark.slow
 def test_a_stage_that_does_not_fit_is_left_for_the_next(cpu: Backend, small: ModelSpec) -> None:
     """And where none does it is said."""
     deep = small.model_copy(update={"layers": 24})

@@ -140,8 +140,9 @@ def test_a_replica_does_not_stand_on_nodes_that_two_pools_have_left(seed: int) -
     check_prices(seed)
 
 
+@pytest.mark.slow
 @given(SEEDS)
-@settings(FEW, max_examples=5)
+@settings(FEW, max_examples=3)
 def test_a_stage_on_what_others_leave_costs_the_same_on_parts(seed: int) -> None:
     """Its parts are groups of their own where the nodes are in several pools."""
     check_prices(seed, with_devices_left_over)
@@ -183,7 +184,7 @@ def check_answers(
 @pytest.mark.parametrize(
     ("target", "seed"),
     first(
-        3,
+        2,
         [
             ("megatron", 8),
             ("megatron", 12),
@@ -199,6 +200,7 @@ def test_answers_do_not_depend_on_pools(target: str, seed: int) -> None:
     check_answers(seed, target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", first(1, [2, 37]))
 def test_explained_answers_do_not_depend_on_pools(seed: int) -> None:
     """Where the best plans have stages on what others leave of several nodes, and families are looked at as well."""

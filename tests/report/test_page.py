@@ -162,6 +162,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert embedded(output.read_text(encoding="utf-8")) == document
     assert len(document["compared"]) == 2
     assert document["pareto"] is None
+
+
+@pytest.mark.slow
+def test_the_command_finds_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the page has it."""
+    plan, output = write_plan(tmp_path / "plan.yaml"), tmp_path / "page.html"
     words = ["report", str(plan), "-o", str(output), "--pareto", "--time-limit", "10", "--json"]
     assert run(words) == 0
     document = json.loads(capsys.readouterr().out)

@@ -206,6 +206,7 @@ def test_the_picture(tmp_path: Path) -> None:
     assert "matplotlib.pyplot" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_picture_of_many_sources(tmp_path: Path) -> None:
     """The legend takes as many columns as it needs and leaves the axes their room: matplotlib warns of nothing."""
     pytest.importorskip("matplotlib")

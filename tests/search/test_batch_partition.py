@@ -51,7 +51,7 @@ def falling(draw: random.Random, one: Seconds) -> Added:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_largest_share_within_a_time(seed: int) -> None:
     """Closed forms against every share in every number of micro-batches."""
     draw = random.Random(seed)
@@ -111,7 +111,7 @@ def joined(*device_types: Added) -> Added:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_least_time_is_the_least_of_all_shares(seed: int) -> None:
     """Two device types; the shares that come back end just above it and are enough."""
     draw = random.Random(seed)
@@ -152,7 +152,7 @@ def test_a_kind_that_must_take_part_gets_a_sequence() -> None:
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_shares_in_step_are_the_best_of_all(seed: int) -> None:
     """One or two device types, any times that grow with the micro-batch, any limit on it."""
     draw = random.Random(seed)

@@ -379,6 +379,7 @@ def test_the_last_stage_has_fewest_micro_batches_in_memory() -> None:
     assert bound.bound(2, cutoff=100.0) == pytest.approx(2 * 6 + 7 * 3, rel=0.002)
 
 
+@pytest.mark.slow
 def test_pipelines_of_several_depths_are_looked_at_together() -> None:
     """None of them ends before; mean part of the least end in which a quick look sees that none does."""
     shares = []

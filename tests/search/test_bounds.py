@@ -29,6 +29,7 @@ from planner.search.space.rings import RingSetup, ring_alone
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored
 from planner.targets import TARGETS
+from tests.quick import first
 from tests.worlds import (
     cluster,
     gpt,
@@ -52,7 +53,7 @@ def test_bounds_hold_for_every_choice(seed: int, target: str) -> None:
     hold(Estimator(*small_problem(seed)), Limits(gap=0.0), target)
 
 
-@pytest.mark.parametrize("seed", [17, 18, 19, 20])
+@pytest.mark.parametrize("seed", first(3, [17, 18, 19, 20]))
 def test_bounds_hold_with_matrices_beside_the_layers(seed: int) -> None:
     """They take time of the first stage and room on it, on whichever device type that is cheapest."""
     hold(Estimator(*with_beside(seed)), Limits(gap=0.0, zero=(0, 1)), "torch")
@@ -334,11 +335,11 @@ def test_slots_by_position(slots: list[tuple[float, float]], most: int) -> None:
 @pytest.mark.parametrize(
     "seed",
     [
-        *range(2, 5),
+        2,
         1015,
         1020,
         1026,
-        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, *range(5, 36), 37, 40)),
+        *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, *range(3, 36), 37, 40)),
     ],
 )
 def test_no_random_plan_beats_a_bound(seed: int) -> None:

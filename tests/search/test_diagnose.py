@@ -53,7 +53,7 @@ DEGREES = [
 ]
 
 
-@pytest.mark.parametrize(("limits", "cause"), every(3, DEGREES), ids=[cause for _, cause in DEGREES])
+@pytest.mark.parametrize(("limits", "cause"), every(6, DEGREES), ids=[cause for _, cause in DEGREES])
 def test_a_limit_that_no_plan_keeps_is_the_whole_cause(limits: Limits, cause: str) -> None:
     """Whatever memory there is; what to write in its place is still found."""
     found = diagnose(Estimator(cluster(pool("a")), gpt()), limits)

@@ -33,7 +33,7 @@ from tests.worlds import cluster, gpt, pool
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
     """Two A100 and two V100."""
-    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(8, 1024, 8, global_batch=16)
+    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, 512, 8, global_batch=8)
 
 
 def changed(step_seconds: float, **causes: float) -> Scored:
@@ -157,6 +157,7 @@ def test_families_that_the_training_rules_out_say_what_of_it() -> None:
     assert found["megatron: data parallel"] == "not with norms unfused"
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_told_of_whole_sequences_where_others_may_be_divided() -> None:
     """Context parallelism needs less than what a device lacks for a sequence of its own."""
     spec = cluster(pool("a"))
@@ -168,6 +169,7 @@ def test_what_is_missing_is_told_of_whole_sequences_where_others_may_be_divided(
     assert found["torch: ZeRO-0"].reason.endswith(" GiB with whole sequences")
 
 
+@pytest.mark.slow
 def test_tensor_parallelism_that_trains_no_experts_is_told_as_such() -> None:
     """By torch, whatever fits; Megatron has it."""
     spec, dense = problem()
@@ -202,7 +204,10 @@ def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
 @pytest.mark.parametrize("limits", first(1, [Limits(pp=(1,)), Limits(), Limits(target="megatron")]))
 def test_the_same_reasons_every_time(limits: Limits) -> None:
     """Nothing depends on the clock or on what was searched before."""
-    spec, model = problem()[0], gpt(4, 1024, 8, global_batch=4)
+    spec, model = (
+        cluster(pool("a", per_node=1), pool("b", "V100", per_node=1)),
+        gpt(4, 512, 8, global_batch=4),
+    )
     first, second = (search(spec, model, limits=limits) for _ in range(2))
     assert first.alternatives == second.alternatives
     assert first.idle_costs == second.idle_costs
@@ -251,7 +256,7 @@ def test_a_poor_plan_of_a_family_that_had_no_time_is_not_told_as_its_best() -> N
 
 def test_what_the_share_cuts_is_said_and_the_answer_stays() -> None:
     """No time for looks: met families are told all the same, ``--advice`` and no limit give them the time."""
-    spec, model = problem()[0], gpt(4, 1024, 8, global_batch=4)
+    spec, model = problem()
     limits = Limits(target="deepspeed", time_limit_seconds=60.0)
     share = "planner.search.explain.reasons."
     with patch(f"{share}LEAST_SECONDS", 0.0), patch(f"{share}REASONS_SHARE", 0.0):
@@ -267,7 +272,7 @@ def test_what_the_share_cuts_is_said_and_the_answer_stays() -> None:
 
 def test_looks_go_on() -> None:
     """No family is found slower than by the first part of its look, and some are found faster."""
-    spec, model = cluster(pool("a"), pool("b", "V100")), gpt(16, 1024, 16, global_batch=64)
+    spec, model = problem()[0], gpt(8, 1024, 16, global_batch=16)
     best = search(spec, model, explain=False).best
     assert best is not None
     with patch.object(CheapLook, "go_on", return_value=None):

@@ -218,6 +218,7 @@ def twice_as_fast(spec: ClusterSpec) -> ClusterSpec:
     return fast.model_copy(update={"fabrics": fabrics})
 
 
+@pytest.mark.slow
 @given(SEEDS, st.sampled_from(["megatron", "deepspeed"]))
 @FEW
 def test_a_target_that_expresses_more_is_never_slower(seed: int, narrow: str) -> None:
@@ -246,6 +247,7 @@ def test_a_target_that_expresses_more_is_never_slower(seed: int, narrow: str) ->
     assert seconds(best(spec, model, limits=replace(limits, target="flagscale"))) <= seconds(found) * SLACK
 
 
+@pytest.mark.slow
 @given(SEEDS, st.sampled_from([{"tp": (1,)}, {"pp": (1,)}, {"zero": (0, 1)}, {"recompute": ("none",)}]))
 @FEW
 def test_fewer_choices_are_never_faster(seed: int, limit: dict[str, tuple[int, ...]]) -> None:

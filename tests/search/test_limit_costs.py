@@ -40,6 +40,7 @@ def test_a_limit_costs_what_the_search_without_it_gains() -> None:
         assert not set(entry.instead) <= set(entry.given)
 
 
+@pytest.mark.slow
 def test_limits_that_cost_nothing_are_not_told() -> None:
     """The degree and depth of the best plan itself; and no limits at all."""
     spec, model = SPEC, MODEL

@@ -102,6 +102,7 @@ def against_all(seed: int, critical: float) -> None:
         assert point.seconds is None or point.seconds >= known[point.batch] * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @given(SEEDS, CRITICAL)
 @settings(FEW, max_examples=1)
 def test_on_part_of_the_devices(seed: int, critical: float) -> None:
@@ -263,6 +264,7 @@ def test_batches_without_a_plan_are_looked_at_when_the_time_of_their_search_is_u
     assert sum(each.best is not None for each in search.sub_clusters) > 1
 
 
+@pytest.mark.slow
 def test_devices_without_the_number_format_are_left_idle() -> None:
     """The whole cluster is searched, V100 without bf16 too."""
     spec, model = cluster(pool("a", per_node=2), pool("v", "V100", per_node=2)), gpt(precision="bf16")

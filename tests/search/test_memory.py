@@ -47,9 +47,9 @@ def made() -> Iterator[WeakSet[object]]:
 
 def test_a_search_leaves_no_estimator_and_no_program(made: WeakSet[object]) -> None:
     """HiGHS holds what it asks, unseen by the garbage collector: nothing of that leads back to the model."""
-    pools = pool("a", "A100", nodes=2, per_node=2), pool("b", "V100", nodes=2, per_node=2)
+    pools = pool("a", "A100", per_node=2), pool("b", "V100", per_node=2)
     result = search(
-        cluster(*pools), gpt(7, 1024, 8, global_batch=24), limits=Limits(target="megatron", gap=0.0)
+        cluster(*pools), gpt(5, 1024, 8, global_batch=8), limits=Limits(target="megatron", gap=0.0)
     )
     assert result.best is not None
     del result

@@ -158,7 +158,7 @@ def drawn_stages(seed: int, count: int) -> Iterator[StageOptions]:
                 yield stages
 
 
-@pytest.mark.parametrize("seed", first(3, [0, 2, 3, 4, 5, 6]))
+@pytest.mark.parametrize("seed", first(2, [2, 3, 0, 4, 5, 6]))
 def test_a_plans_model_is_exported(seed: int, tmp_path: Path) -> None:
     """Another solver reads the file and finds a pipeline that the plan is no faster than."""
     spec, model = small_problem(seed)
@@ -196,7 +196,7 @@ def test_the_exported_choice_is_the_plans(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("zero", every(3, range(4)))
-@pytest.mark.parametrize("problem", first(3, [with_shapes, with_copies, with_tight_memories, with_hosts]))
+@pytest.mark.parametrize("problem", first(2, [with_shapes, with_tight_memories, with_copies, with_hosts]))
 def test_batches_are_exported(problem: Callable[[int], Problem], zero: int, tmp_path: Path) -> None:
     """Of replicas without a pipeline: another solver finds that no shares of theirs end before the plan's."""
     exported = 0
@@ -279,7 +279,7 @@ def test_a_cut_solution_does_not_come_back_cheap() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [1, 3, 4, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 5))]
+    "seed", [1, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2, 4, 5))]
 )
 def test_cbc_finds_what_highs_finds(seed: int) -> None:
     """The fallback gives plans of the same cost."""

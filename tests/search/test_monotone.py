@@ -35,7 +35,7 @@ def grown(spec: ClusterSpec, index: int, nodes: int) -> ClusterSpec:
 
 
 @pytest.mark.parametrize(
-    ("seed", "target"), first(2, [(3, None), (15, "flagscale"), (15, None), (3, "flagscale")])
+    ("seed", "target"), first(1, [(15, "flagscale"), (3, None), (15, None), (3, "flagscale")])
 )
 def test_more_rounds_are_never_worse(seed: int, target: str | None) -> None:
     """A search that stops later has a plan as fast, and a bound as high."""

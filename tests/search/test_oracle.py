@@ -185,7 +185,7 @@ def met(values: Iterable[object], wanted: set[Any]) -> set[object]:
     return found
 
 
-@pytest.mark.parametrize("part", first(3, range(PARTS)))
+@pytest.mark.parametrize("part", first(2, [1, 2, 0, *range(3, PARTS)]))
 @given(seed=SEEDS)
 @settings(max_examples=5 // PARTS, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_the_search_finds_what_exhaustion_finds(part: int, seed: int) -> None:
@@ -204,7 +204,7 @@ def test_pipelines_alone(seed: int, target: str) -> None:
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_degrees_of_each_stage(seed: int) -> None:
     """The target whose stages have tensor- and data-parallel degrees of their own."""
-    check(plain(seed), Limits(gap=0.0, target="flagscale"), QUICK)
+    check(plain(seed), Limits(gap=0.0, target="flagscale"), QUICK // 2)
 
 
 @given(SEEDS, TARGETS)
@@ -348,6 +348,7 @@ def test_many_copies_with_divided_experts(seed: int) -> None:
     check_copies_with_experts(seed, most=MANY)
 
 
+@pytest.mark.slow
 def test_copies_in_pipelines_are_the_best_now_and_then() -> None:
     """With each ZeRO stage that shards, in pipelines of two and three stages and with tensor parallelism."""
     found = set()
@@ -980,7 +981,7 @@ def check_adapters_of_unlike_layers(seed: int, most: int = QUICK) -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_adapters_and_frozen_parts_of_unlike_layers(seed: int) -> None:
     """Each stage and each end trains what its layers have of it."""
     check_adapters_of_unlike_layers(seed)
@@ -1063,7 +1064,7 @@ BUCKETED = ("megatron", "deepspeed", "flagscale")
 
 
 @given(SEEDS, st.sampled_from(BUCKETED))
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_buckets_and_late_messages(seed: int, target: str) -> None:
     """How many messages a stage sends depends on its elements, its replicas and its place."""
     check_buckets(seed, target)
@@ -1165,7 +1166,7 @@ def test_the_first_plan_of_another_runtime_may_be_faster_than_all_of_the_own_spa
     check_odd_nodes(1380, "flagscale", (1, 2))
 
 
-@pytest.mark.parametrize("seed", [2, 9, 24, 31, 37])
+@pytest.mark.parametrize("seed", first(2, [2, 9, 24, 31, 37]))
 def test_devices_left_over(seed: int) -> None:
     """Where these are worth a stage, however slow wires and cards are."""
     check_left_over(seed, "megatron")
@@ -1192,7 +1193,7 @@ def check_lone_nodes(seed: int, most: int | None = None) -> None:
     check(with_lone_nodes(seed), Limits(gap=0.0, target=target, pp=(3,), zero=(seed // 3 % 2,)), most)
 
 
-@pytest.mark.parametrize("seed", [25, 27])
+@pytest.mark.parametrize("seed", first(1, [27, 25]))
 def test_nodes_that_only_others_reach_by_rdma(seed: int) -> None:
     """One of them on RDMA, or both on sockets."""
     check_lone_nodes(seed)
@@ -1206,6 +1207,7 @@ def test_many_nodes_that_only_others_reach_by_rdma(seed: int) -> None:
     check_lone_nodes(seed, MANY)
 
 
+@pytest.mark.slow
 def test_types_of_one_pool_may_stand_on_different_nodes() -> None:
     """Where the network is faster than what is inside a node, that is the faster ring."""
     check_odd_nodes(145933, "megatron", None)

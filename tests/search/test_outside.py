@@ -155,7 +155,9 @@ def test_layers_at_either_end() -> None:
 def test_a_search_says_it() -> None:
     """With its answer; sub-clusters are named under a goal."""
     found = search(
-        cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, global_batch=4), explain=False
+        cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)),
+        gpt(4, 512, 8, global_batch=4),
+        explain=False,
     )
     assert "stages that mix device types, except where they use up leftover devices" in found.outside
     candidates = "numbers of devices between those of the sub-clusters"

@@ -120,6 +120,7 @@ def test_a_ratio_rests_on_what_families_have_of_their_own() -> None:
     assert 0.02 < bar(0.01) == bar(0.001) < 0.05
 
 
+@pytest.mark.slow
 def test_a_measurement_settles_it() -> None:
     """The user's own constants have narrow bars, whatever families without runs are off by."""
     found = choose(*halves(), calibration(*constants("New", 0.02, "measured")), LIMITS, Goal())
@@ -317,7 +318,8 @@ def fitting(cluster: ClusterSpec, model: ModelSpec, known: Calibration, limits: 
             yield plan
 
 
-@pytest.mark.parametrize("seed", [8, pytest.param(9, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [8, 9])
 def test_the_robust_plan_regrets_less_than_the_fastest(seed: int) -> None:
     """By the search's own account for any cluster; nothing is said of one without a choice."""
     cluster, model, known = worlds.with_constants(seed)

@@ -177,6 +177,7 @@ def test_against_all_sets_of_machines(market: tuple[OffersFile, Path]) -> None:
         assert all(point.gap <= 0.011 for point in answer.front)
 
 
+@pytest.mark.slow
 def test_out_of_reach(market: tuple[OffersFile, Path]) -> None:
     """Proven, with the least time for the money and the least money in time."""
     table, path = market

@@ -118,10 +118,16 @@ a model of 17 instead of 24 layers (3.64 B parameters) fits
 @pytest.mark.parametrize(
     ("spec", "model", "limits", "expected"),
     [
-        (PAIR, SMALL, Limits(), FAMILIES),
+        pytest.param(PAIR, SMALL, Limits(), FAMILIES, marks=pytest.mark.slow),
         (PAIR, SMALL, Limits(target="deepspeed", zero=(3,), tp=(1,), micro_batch=(1,)), LIMITED),
-        (FAR, SMALL, Limits(target="torch"), IDLE),
-        (FULL, gpt(24, 4096, 32, global_batch=8, cross_entropy="plain"), DEEPSPEED, TOO_LARGE),
+        pytest.param(FAR, SMALL, Limits(target="torch"), IDLE, marks=pytest.mark.slow),
+        pytest.param(
+            FULL,
+            gpt(24, 4096, 32, global_batch=8, cross_entropy="plain"),
+            DEEPSPEED,
+            TOO_LARGE,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["families", "limits", "idle devices", "too large"],
 )
@@ -175,8 +181,8 @@ max_cost_per_million_tokens True True: 0.02403 0.000326
     ("goal", "expected"),
     [
         (Goal(objective="cost"), CHEAP),
-        (Goal(objective="energy"), FRUGAL),
-        (Goal(use_at_most=(("a", 1),)), FEW),
+        pytest.param(Goal(objective="energy"), FRUGAL, marks=pytest.mark.slow),
+        pytest.param(Goal(use_at_most=(("a", 1),)), FEW, marks=pytest.mark.slow),
         (Goal(max_cost_per_million_tokens=1e-9), NONE),
     ],
     ids=["cost", "energy", "few devices", "no plan"],
@@ -215,6 +221,7 @@ def test_batches_to_a_loss() -> None:
     assert found.status == "optimal"
 
 
+@pytest.mark.slow
 def test_speeds_at_both_ends_of_their_bars() -> None:
     """A search for each: what the plan of today loses there, and whether another is better by more than 1 %."""
     found = search(RATED, TINY, limits=DEEPSPEED, explain=False)

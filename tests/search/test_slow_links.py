@@ -200,6 +200,7 @@ def _obeys(partition: NetworkPartition, choice: Choice, chosen: tuple[Option, ..
     return True
 
 
+@pytest.mark.slow
 def test_crossings_cost_whole_stages() -> None:
     """The rows lift relaxations over slow links, and change no answer of the ILP."""
     lifted, compared = 0, 0

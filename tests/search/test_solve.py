@@ -30,8 +30,8 @@ from tests.worlds import GPUS, cluster, gpt, group, plan, pool
 
 
 def problem() -> tuple[ClusterSpec, ModelSpec]:
-    """Two A100 and two V100 with a model of eight layers."""
-    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(8, 1024, 8, global_batch=16)
+    """Two A100 and two V100 with a model of four layers."""
+    return cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(4, 512, 8, global_batch=8)
 
 
 @pytest.fixture(scope="module")

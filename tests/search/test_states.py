@@ -122,7 +122,11 @@ def trained(model: ModelSpec, seed: int) -> ModelSpec:
 @pytest.mark.parametrize(
     ("world", "target"),
     [
-        pytest.param(world, target, marks=() if (at + number) % 2 else (pytest.mark.slow,))
+        pytest.param(
+            world,
+            target,
+            marks=() if (at + number) % 2 and world is not with_constants else (pytest.mark.slow,),
+        )
         for at, world in enumerate((with_constants, with_hosts, with_experts))
         for number, target in enumerate(RUNTIMES)
     ],
@@ -169,7 +173,12 @@ def test_a_model_that_is_too_large_is_known_to_be_at_once() -> None:
     explorer.run()
     assert explorer.status == "infeasible"
     assert explorer.candidates == 0
-    # The diagnosis, and hosts of any size, are those of any other search.
+
+
+@pytest.mark.slow
+def test_a_model_that_is_too_large_is_diagnosed_as_any() -> None:
+    """The diagnosis, and hosts of any size, are those of any other search."""
+    estimator = Estimator(cluster(pool("a"), pool("b", "V100")), gpt(96, 12288, 96))
     result = search(estimator.cluster, estimator.model, limits=Limits(target="megatron"))
     assert result.status in ("infeasible", "optimal", "feasible")
     assert result.best is None or result.best.plan.offload.anything

@@ -8,7 +8,7 @@ from tests.quick import every
 from tests.search.tightness import WORLDS, World, cells, listed, row_of
 
 
-@pytest.mark.parametrize("world", every(4, WORLDS), ids=lambda world: f"{world.name} {world.target}")
+@pytest.mark.parametrize("world", every(8, WORLDS), ids=lambda world: f"{world.name} {world.target}")
 def test_bounds_are_as_tight_as_the_page_says(world: World) -> None:
     """To the last digit that it gives: `make docs` writes them anew. No mean is above all that is bounded."""
     row = row_of(world)

@@ -14,7 +14,7 @@ from planner.search.space.partitions import network_partitions
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
 from planner.targets import TARGETS
-from tests.quick import first
+from tests.quick import every, first
 from tests.worlds import cluster, gpt, pool
 
 SMALL = gpt(4, 512, 8, global_batch=4, vocab=1000, sequence_length=512)
@@ -35,7 +35,7 @@ ODD_NODES = cluster(
 
 
 @pytest.mark.parametrize("spec", first(1, [GATEWAY, ODD_NODES]))
-@pytest.mark.parametrize("target", ["deepspeed", "megatron", "torch", "flagscale"])
+@pytest.mark.parametrize("target", every(2, ["deepspeed", "megatron", "torch", "flagscale"]))
 def test_every_target_has_an_answer_with_its_reasons(spec: ClusterSpec, target: str) -> None:
     """Quick plans, families and idle devices included."""
     found = search(spec, SMALL, limits=Limits(target=target))

@@ -32,6 +32,7 @@ older
 """
 
 
+@pytest.mark.slow
 def test_commands_and_programs_are_run_in_one_folder(tmp_path: Path) -> None:
     """Files that the page shows are there for what follows; every line that differs is said."""
     text = refreshed(PAGE, tmp_path)

@@ -57,6 +57,7 @@ def test_more_sequences_need_more_memory_and_accumulation_does_not(cpu: Backend)
     assert peaks[2] > 1.1 * peaks[0]
 
 
+@pytest.mark.slow
 def test_recomputation_saves_memory_and_changes_no_gradient(cpu: Backend) -> None:
     """Selective drops the scores of unfused attention, full everything inside a layer."""
     spec = small(attention="unfused")

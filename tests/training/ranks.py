@@ -203,6 +203,8 @@ def _import_engines() -> None:
             importlib.import_module(name)
     marks: Any = importlib.import_module("deepspeed.utils.nvtx")
     marks.enable_nvtx = False
+    # Which operators could be compiled here is asked of the compiler, by every process that wants to know.
+    assert importlib.import_module("deepspeed.ops").__compatible_ops__
 
 
 def _share_groups() -> None:

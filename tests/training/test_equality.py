@@ -89,7 +89,7 @@ def in_short(case: Case) -> Case:
         return case
     alone = case not in MATRIX and case.layout == "data" and case.secondary is None
     few = alone and case.tp * case.cp * case.ep == 1
-    few = few or (case.layout == "pp2" and case in (*WITH_UNLIKE, *WITH_PAIRS, *WITH_FROZEN))
+    few = few or (case.layout == "pp2" and case not in (*MATRIX, *HALF))
     return replace(case, steps=QUICK_STEPS, ranks=2 if few else RANKS)
 
 

@@ -220,7 +220,7 @@ def test_a_compiled_update_is_the_same(
         assert torch.allclose(found, wanted, rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize(("kind", "form"), every(2, KINDS), ids=named)
+@pytest.mark.parametrize(("kind", "form"), every(3, KINDS), ids=named)
 def test_compiled_once(kind: Any, form: Any, compiling: pytest.MonkeyPatch) -> None:
     """For all steps, rates and sizes, and once more for one element or block."""
     graphs = []
@@ -237,7 +237,7 @@ def test_compiled_once(kind: Any, form: Any, compiling: pytest.MonkeyPatch) -> N
     assert all(map(torch.equal, (*weights, *moments), (*plain_weights, *plain_moments)))
 
 
-@pytest.mark.parametrize(("kind", "form"), KINDS, ids=named)
+@pytest.mark.parametrize(("kind", "form"), every(2, KINDS), ids=named)
 def test_uncompiled_where_no_compiler_works(
     kind: Any, form: Any, compiling: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.quick import every, first
+
 torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -30,7 +32,6 @@ from planner.training.example_model import (  # noqa: E402
     shape_of,
 )
 from planner.training.hetplan_loss import chunked_losses, mean_loss, plain_losses  # noqa: E402
-from tests.quick import first  # noqa: E402
 from tests.worlds import model  # noqa: E402
 
 TOKENS = 2 * 128
@@ -110,7 +111,7 @@ ATTENTION: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective"])
+@pytest.mark.parametrize("recompute", first(1, ["none", "selective"]))
 @pytest.mark.parametrize("name", ATTENTION)
 def test_what_attention_of_other_widths_keeps(name: str, recompute: Any) -> None:
     """What is between its products is filled up to one width; on processors attention's output is copied besides."""
@@ -124,7 +125,7 @@ def test_what_attention_of_other_widths_keeps(name: str, recompute: Any) -> None
     )
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("recompute", first(2, ["none", "selective", "full"]))
 @pytest.mark.parametrize("changes", [LLAMA, GPT, MIXTURE], ids=["gated", "plain", "experts"])
 def test_activations_of_a_layer(changes: dict[str, Any], recompute: Any) -> None:
     """By all storages that live between forward and backward, small ones (rotary tables, statistics) included."""
@@ -192,7 +193,7 @@ PEAKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("name", PEAKS)
+@pytest.mark.parametrize("name", every(2, PEAKS))
 def test_gradients_meet_in_the_backward_of_a_layer(name: str, recompute: Any) -> None:
     """Beside all that layers have kept, or compute again."""
     changes = dict(PEAKS[name])
@@ -275,7 +276,7 @@ FROZEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("frozen", ["adapters", "nf4", "attention", "mlp"])
+@pytest.mark.parametrize("frozen", every(2, ["adapters", "nf4", "attention", "mlp"]))
 @pytest.mark.parametrize(
     "changes",
     [
@@ -302,7 +303,14 @@ OF_EXPERTS: tuple[AdapterTarget, ...] = ("experts.gate_proj", "experts.up_proj",
 
 
 @pytest.mark.parametrize("base", [None, "nf4"])
-@pytest.mark.parametrize("targets", [OF_EXPERTS, OF_EXPERTS[:1], OF_EXPERTS[2:]], ids=["all", "gate", "down"])
+@pytest.mark.parametrize(
+    "targets",
+    [
+        pytest.param(OF_EXPERTS, id="all"),
+        pytest.param(OF_EXPERTS[:1], id="gate", marks=pytest.mark.slow),
+        pytest.param(OF_EXPERTS[2:], id="down", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("changes", [MIXTURE, ATTENTION["latent experts"]], ids=["plain", "latent"])
 def test_activations_beside_adapters_of_experts(
     changes: dict[str, Any], targets: tuple[AdapterTarget, ...], base: Any

@@ -78,7 +78,7 @@ ON_RANKS = {
     **dict.fromkeys((case.name for case in ON_FOUR), 4),
     **dict.fromkeys((case.name for case in ON_EIGHT), 8),
 }
-OFTEN = ("square-encoder",)
+OFTEN = ("square-sgd-full",)
 """Cases of the normal suite."""
 
 

@@ -68,7 +68,7 @@ def chosen(sync: Sync, zero: int, ranks: int) -> Plan:
     return replace(plan("torch", zero, [3], [replicas]), sync=sync)
 
 
-RARELY = ("diloco", "average-by-node", "diloco-bf16", "int8", "powersgd", "diloco-zero1")
+RARELY = ("diloco", "average-by-node", "diloco-bf16", "int8", "fp8", "powersgd", "diloco-zero1")
 """Cases of the slow tests."""
 
 
