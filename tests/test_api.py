@@ -37,7 +37,6 @@ def run(code: str, folder: Path = ROOT) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_the_example_of_the_page(tmp_path: Path) -> None:
     """As a reader would run it."""
     page = PAGE.read_text(encoding="utf-8")

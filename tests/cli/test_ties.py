@@ -27,7 +27,6 @@ fabrics:
 """
 
 
-@pytest.mark.slow
 def test_the_simpler_plan_wins_and_names_the_faster(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,16 +6,19 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import Calibration, KernelPoint, LayerPoint, LinkPoint
+from planner.cost.arrays import as_array, as_number
+from planner.cost.communication import Ring
 from planner.cost.measured_curves import (
     LayerCurves,
     LayerFormula,
@@ -503,3 +506,101 @@ def test_how_far_measured_layers_are_off() -> None:
     assert LayerCurves(Calibration(layers=points), "opt-350m", 1.5).at(
         ("pool", points[0].gpu), 1, 4, formula
     ) == replace(found(curves, 4), forward_seconds=about(0.6), backward_seconds=about(1.2))
+
+
+POINTS = st.lists(
+    st.tuples(
+        st.sampled_from(("all-reduce", "all-gather", "reduce-scatter", "broadcast", "send")),
+        st.sampled_from((2, 3, 4, 8)),
+        st.sampled_from((1e3, 1e5, 1e6, 1e8)),
+        st.floats(1e-5, 1e-1),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(POINTS, st.integers(2, 10), st.integers(0, 10), st.floats(1e2, 1e9))
+@settings(max_examples=200)
+def test_no_ring_is_faster_than_its_measurements(
+    points: list[tuple[Any, int, float, float]], fewest: int, more: int, size: float
+) -> None:
+    """Of so many members or more, up to the largest message; also where the formula takes no time at all."""
+    curves = links(*(link(bytes_, seconds, what, members) for what, members, bytes_, seconds in points))
+    most = curves.fastest("ib", 1e9, fewest)
+    if not curves.covers("ib", fewest):
+        return
+    members = fewest + more
+    ring = Ring(
+        size=members, bytes_per_second=inf, latency_seconds=0.0, crosses="ib", curves=curves, link="ib"
+    )
+    one_pass = (members - 1) / members * size / most * (1 - 1e-9)
+    assert ring.gather_seconds(size) >= one_pass
+    assert ring.scatter_seconds(size) >= one_pass
+    assert ring.reduce_seconds(size) >= 2 * one_pass
+    assert ring.broadcast_seconds(size) >= one_pass
+
+
+def test_the_fastest_rate_is_reached() -> None:
+    """At a point, between points where seconds rise like bytes, or with the largest message."""
+    assert links(link(1e6, 1e-3, "all-gather"), link(1e8, 1.0, "all-gather")).fastest("ib", 1e9) == about(
+        0.75e9
+    )
+    steep = links(link(1e6, 1e-3), link(1e7, 2e-3), link(1e8, 1.0))
+    sizes = np.geomspace(1e6, 1e8, 999)
+    times = steep.seconds("ib", "all-reduce", 4, as_number(sizes))
+    assert times is not None
+    reached = float((1.5 * sizes / as_array(times[0])).max())
+    assert steep.fastest("ib", 1e8) == pytest.approx(reached, rel=1e-3)
+    flat = links(link(1e6, 1e-3), link(1e8, 1e-3))
+    assert flat.fastest("ib", 1e9) == about(1.5 * 1e9 / 1e-3)
+    assert flat.fastest("eth", 1e9) == 0
+
+
+def test_a_link_is_covered_by_passes_among_fewer_members() -> None:
+    """More members than measured are priced no lower; where all-reduces alone were measured, gathers go by formula."""
+    assert links(link(1e6, 1e-3, "all-gather")).covers("ib", 4)
+    assert links(link(1e6, 1e-3, "all-gather")).covers("ib", 64)
+    assert not links(link(1e6, 1e-3, "all-gather")).covers("ib", 3)
+    assert not links(link(1e6, 1e-3)).covers("ib", 4)
+    assert not links(link(1e6, 1e-3, "all-gather")).covers("eth", 4)
+
+
+@given(
+    st.dictionaries(st.integers(1, 40), SECONDS, min_size=1, max_size=4),
+    st.sampled_from((1, 2)),
+    st.lists(st.integers(1, 60), min_size=1, max_size=8),
+)
+def test_layers_of_many_micro_batches_at_once(values: dict[int, float], tp: int, sizes: list[int]) -> None:
+    """As each alone."""
+    points = [
+        layer(size, seconds, activation_bytes=90.0 * size, parameters=50.0)
+        for size, seconds in values.items()
+    ]
+
+    def sized(tp: int, size: Any) -> LayerFormula:
+        one = formula(tp, 1)
+        names = ("forward_seconds", "backward_seconds", "collective_seconds", "activation_bytes")
+        return replace(one, **{name: getattr(one, name) * size for name in names})
+
+    where = ("pool", "A100-SXM-80GB")
+    many = layers(*points).at(where, tp, np.array(sizes), sized)  # type: ignore[arg-type]
+    each = [layers(*points).at(where, tp, size, sized) for size in sizes]
+    assert many is not None
+    for name in ("forward_seconds", "backward_seconds", "activation_ratio", "parameter_ratio"):
+        alone = [getattr(one, name) for one in each]
+        assert np.broadcast_to(getattr(many, name), len(sizes)).tolist() == pytest.approx(alone, rel=1e-9)
+    assert many.extrapolated == any(one.extrapolated for one in each if one)
+
+
+def test_collectives_of_many_sizes_at_once() -> None:
+    """As each alone, by measurement or by formula; guesses are noted."""
+    curves = links(link(1e6, 1e-3), link(1e8, 1e-1))
+    sizes = np.array([1e5, 1e6, 3e7, 1e9])
+    for members in (2, 4, 6):
+        ring = Ring(
+            size=members, bytes_per_second=1e10, latency_seconds=1e-5, crosses="ib", curves=curves, link="ib"
+        )
+        for many in (ring.reduce_seconds, ring.gather_seconds, ring.broadcast_seconds):
+            assert as_array(many(as_number(sizes))).tolist() == pytest.approx(list(map(many, sizes.tolist())))
+    assert len(list(curves.guesses())) == 2

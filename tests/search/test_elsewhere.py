@@ -130,10 +130,10 @@ def test_the_answer_is_the_same_with_two_processes() -> None:
 def test_measured_layers_and_links_are_known_to_other_processes() -> None:
     """They anchor prices there as they do here."""
     with at_once() as started:
-        alone = searched(1, MEASURED)
-        assert told(searched(2, MEASURED)) == told(alone)
+        here = searched(1, MEASURED)
+        assert told(searched(2, MEASURED)) == told(here)
     assert len(started) == 1
-    assert told(alone) != told(searched(1))
+    assert told(here) != told(alone())
 
 
 def end_at_the_third(process: OtherProcess, asked: list[int]) -> None:

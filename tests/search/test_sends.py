@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.calibration.values import Calibration, LinkPoint
 from planner.cluster.spec import PoolSpec
 from planner.cost.communication import Ring, data_ring
 from planner.cost.estimate import Estimator
@@ -13,7 +14,7 @@ from planner.search.space.rings import divided_ring
 from planner.search.space.sends import Hops
 from planner.search.space.stages import StageOptions
 from planner.search.values import Limits
-from tests.worlds import cluster, gpt, group, pool, with_measurements
+from tests.worlds import cluster, gpt, group, pool
 
 
 def options(estimator: Estimator) -> StageOptions:
@@ -126,7 +127,7 @@ def test_the_least_of_all_neighbours_that_there_is_room_for(pools: tuple[PoolSpe
 
 
 def test_the_ring_of_stages_on_what_others_leave() -> None:
-    """Two replicas on two nodes have one ring; three are apart, or two of them together; none is known from curves."""
+    """Two replicas on two nodes have one ring; three are apart, or two of them together."""
     estimator = Estimator(cluster(pool("p", nodes=3, per_node=3, cards=1, gbps=10)), gpt())
     kernels = estimator.pricer("megatron").kernels
     bare = one_replica(group("p", "A100"))
@@ -144,9 +145,11 @@ def test_the_ring_of_stages_on_what_others_leave() -> None:
     assert found.bytes_per_second == max(one.bytes_per_second for one in each) < float("inf")
     assert found.latency_seconds == min(one.latency_seconds for one in each) > 0
     assert found.around_seconds == min(one.around_seconds or 0.0 for one in each)
-    spec, model, calibration = with_measurements(1)
-    measured = Estimator(spec, model, calibration)
-    assert measured.curves is not None
-    first = measured.topology.device_types[0]
-    free = divided_ring(group(*first.key, count=2), measured, kernels)
-    assert (free.bytes_per_second, free.latency_seconds) == (float("inf"), 0.0)
+    points = tuple(
+        LinkPoint(link=link, operation="all-gather", members=2, size_bytes=1e6, seconds=seconds)
+        for link, seconds in (("ib", 0.25), ("node:A100", 1e-4))
+    )
+    measured = Estimator(estimator.cluster, gpt(), Calibration(link_points=points))
+    slow = divided_ring(group("p", "A100", count=2), measured, kernels)
+    assert slow.bytes_per_second == pytest.approx(2e6)
+    assert slow.latency_seconds == 0.0

@@ -10,10 +10,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from planner.calibration.values import ASSUMED
+from planner.calibration.values import ASSUMED, Calibration, LinkPoint
 from planner.cluster.topology import Topology
 from planner.cost.communication import Ring
-from planner.cost.measured_curves import LinkCurves
+from planner.cost.estimate import Estimator
 from planner.plan.values import Context
 from planner.search.pipeline import score
 from planner.search.space.choices import (
@@ -249,19 +249,26 @@ def test_depths_of_pipelines() -> None:
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_the_best_of_two_rings(measured: bool) -> None:
-    """Bandwidth and latencies of either, also between copies; where collectives were measured, nothing is known."""
-    curves = LinkCurves(ASSUMED) if measured else None
-    copies = Ring(size=2, bytes_per_second=5.0, latency_seconds=3.0, crosses="eth", curves=curves)
-    inner = Ring(
-        size=4, bytes_per_second=2.0, latency_seconds=1.0, crosses="node", curves=curves, copies=copies
+    """Bandwidth and latencies of either, also between copies; where collectives were measured, their best rate."""
+    points = tuple(
+        LinkPoint(link=link, operation="all-gather", members=2, size_bytes=1e6, seconds=seconds)
+        for link, seconds in (("eth", 0.25), ("node:A100", 0.5))
     )
+    calibration = Calibration(link_points=points) if measured else ASSUMED
+    estimator = Estimator(cluster(pool("a")), gpt(), calibration)
+    common: dict[str, Any] = {"curves": estimator.curves, "link": "eth"}
+    copies = Ring(size=2, bytes_per_second=5.0, latency_seconds=3.0, crosses="eth", **common)
+    inner = Ring(size=4, bytes_per_second=2.0, latency_seconds=1.0, crosses="node", copies=copies, **common)
     outer = replace(inner, bytes_per_second=9.0, latency_seconds=7.0, crosses="eth", around_seconds=0.5)
-    best = _better(inner, replace(outer, copies=replace(copies, latency_seconds=2.0)))
+    inner = replace(inner, link="node:A100")
+    best = _better(estimator, inner, replace(outer, copies=replace(copies, latency_seconds=2.0)))
     assert best is not None
     assert best.copies is not None
     found = [
-        (each.bytes_per_second, each.latency_seconds, each.around_seconds) for each in (best, best.copies)
+        (round(each.bytes_per_second), each.latency_seconds, each.around_seconds)
+        for each in (best, best.copies)
     ]
     assert best.curves is best.copies.curves is None
-    assert found == ([(inf, 0.0, 0.0)] * 2 if measured else [(9.0, 1.0, 0.5), (5.0, 2.0, 2.0)])
-    assert _better(inner, inner) is inner
+    # Half of 1 MB goes around in a quarter of a second.
+    assert found == ([(2_000_000, 0.0, 0.0)] * 2 if measured else [(9, 1.0, 0.5), (5, 2.0, 2.0)])
+    assert _better(estimator, inner, inner) is inner
