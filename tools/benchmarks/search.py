@@ -48,6 +48,8 @@ class Case:
     nodes: tuple[int, ...] | None = None
     """Nodes of each pool; None leaves the file's."""
     arguments: tuple[str, ...] = ()
+    measured: bool = False
+    """With collectives as ``hetplan calibrate network`` measures them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,21 @@ CASES = (
         goal_seconds=2.5,
     ),
     Case(
+        name="measured 128, 2 kinds",
+        cluster="a100_v100_128",
+        model="opt_350m",
+        arguments=SAILOR,
+        measured=True,
+    ),
+    Case(
+        name="measured 512, 2 kinds",
+        cluster="a100_v100_128",
+        model="opt_350m",
+        arguments=SAILOR,
+        nodes=(16, 48),
+        measured=True,
+    ),
+    Case(
         name="96, 3 kinds",
         cluster="a100_v100_gh200_96",
         model="opt_350m",
@@ -258,6 +275,28 @@ def scaled(cluster: str, nodes: tuple[int, ...] | None) -> dict[str, Any]:
     return found
 
 
+def measured(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """A calibration with collectives at four fifths of what each pool's cards have, and at 100 GB/s inside nodes."""
+    rates = {f"node:{pool['gpu']}": 100e9 for pool in cluster["pools"]}
+    for pool in cluster["pools"]:
+        for nic in pool["nics"]:
+            rates[nic["fabric"]] = 0.8 * nic["bandwidth_gbps"] * nic["count"] * 1e9 / 8
+    points = [
+        {
+            "link": link,
+            "operation": operation,
+            "members": members,
+            "size_bytes": 2**exponent,
+            "seconds": 2e-5 * members + (members - 1) / members * 2**exponent / rate,
+        }
+        for link, rate in rates.items()
+        for operation in ("all-gather", "reduce-scatter")
+        for members in (2, 8, 32, 128)
+        for exponent in range(16, 32, 3)
+    ]
+    return {"format": "hetplan-calibration/1", "link_points": points}
+
+
 def loop_seconds() -> float:
     """CPU seconds of a plain loop of additions, at the speed that the machine has now."""
     start, total = process_time(), 0
@@ -280,6 +319,10 @@ def measure(case: Case) -> Outcome:
         path.write_text(yaml.safe_dump(document))
         command = [sys.executable, "-c", "from planner.cli.app import main; main()", "search", str(path)]
         command += [str(ROOT / "model_specs" / f"{case.model}.yaml"), "--json", *case.arguments]
+        if case.measured:
+            constants = Path(folder) / "measured.yaml"
+            constants.write_text(yaml.safe_dump(measured(document)))
+            command += ["--calibration", str(constants)]
         # Other processes take as much time together, or a little more.
         command += ["--processes", "1"]
         # As installed, with its modules compiled.

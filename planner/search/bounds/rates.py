@@ -754,7 +754,7 @@ class RingRates(NamedTuple):
         inside = inside_at_most(self.estimator, members)
         if not self.between:
             return 0.0, inside, 0.0
-        measured = measured_between(self.estimator, members, self.near * self.together)
+        measured = measured_between(self.estimator, members, max(1, self.near) * self.together)
         cards = max(measured.most / self.together, 0.0 if measured.covers else self.between)
         return cards, inside, inside_at_most(self.estimator, members, self.between)
 
