@@ -563,7 +563,7 @@ def _logarithmic(values: dict[float, float]) -> Curve:
 def _most_over(values: dict[float, float], most_bytes: float) -> float:
     """Most bytes over seconds of a curve as ``_logarithmic`` draws it: at a point, or where it rises like the size.
 
-    The seconds are those of no larger message either.
+    A message of those bytes may travel with others: the seconds are the least of those of it and of all larger ones.
     """
     sizes = set(values)
     if len(sizes) > 1:
@@ -575,9 +575,10 @@ def _most_over(values: dict[float, float], most_bytes: float) -> float:
     curve = _logarithmic(values)
     rates, least = [], math.inf
     # Below its points a curve falls no faster than the size, above them it rises no faster.
-    for size in sorted((*(one for one in sizes if one < most_bytes), most_bytes), reverse=True):
+    for size in sorted({*sizes, most_bytes}, reverse=True):
         least = min(least, curve(size)[0])
-        rates.append(size / least)
+        if size <= most_bytes:
+            rates.append(size / least)
     return max(rates)
 
 

@@ -520,19 +520,25 @@ POINTS = st.lists(
 )
 
 
-@given(POINTS, st.integers(2, 10), st.integers(0, 10), st.floats(1e2, 1e9))
+@given(POINTS, st.integers(2, 10), st.integers(0, 10), st.floats(1e2, 1e9), st.sampled_from((1, 1, 3)))
 @settings(max_examples=200)
 def test_no_ring_is_faster_than_its_measurements(
-    points: list[tuple[Any, int, float, float]], fewest: int, more: int, size: float
+    points: list[tuple[Any, int, float, float]], fewest: int, more: int, size: float, sharing: int
 ) -> None:
-    """Of so many members or more, up to the largest message; also where the formula takes no time at all."""
+    """Of so many members or more, up to the largest message, beside others or not; also where a formula is free."""
     curves = links(*(link(bytes_, seconds, what, members) for what, members, bytes_, seconds in points))
     most = curves.fastest("ib", 1e9, fewest)
     if not curves.covers("ib", fewest):
         return
     members = fewest + more
     ring = Ring(
-        size=members, bytes_per_second=inf, latency_seconds=0.0, crosses="ib", curves=curves, link="ib"
+        size=members,
+        bytes_per_second=inf,
+        latency_seconds=0.0,
+        crosses="ib",
+        curves=curves,
+        link="ib",
+        sharing=sharing,
     )
     one_pass = (members - 1) / members * size / most * (1 - 1e-9)
     assert ring.gather_seconds(size) >= one_pass
