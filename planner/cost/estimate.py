@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, combinations, combinations_with_replacement
 from math import hypot, inf
 from typing import Protocol
@@ -116,7 +117,8 @@ class Estimator:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as what it was made of: prices and curves are made again where they are needed."""
-        return _estimator, (self.cluster, self.model, self.calibration, self.one_network)
+        made = partial(Estimator, one_network=self.one_network)
+        return made, (self.cluster, self.model, self.calibration)
 
     def of(self, plan: Plan) -> Estimator:
         """The estimator that sees each replica of a plan on one node: nodes are wide where replicas fill several."""
@@ -596,12 +598,6 @@ class Estimator:
             for stage in plan.stages
             for group in stage.replicas
         )
-
-
-def _estimator(
-    cluster: ClusterSpec, model: ModelSpec, calibration: Calibration, one_network: bool
-) -> Estimator:
-    return Estimator(cluster, model, calibration, one_network=one_network)
 
 
 def boundary_bytes(model: ModelSpec, micro_batch: int) -> float:

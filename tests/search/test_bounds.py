@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.calibration.values import Calibration, LinkPoint
 from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
@@ -282,6 +283,27 @@ def test_slow_networks_raise_the_bound_of_pipelines() -> None:
     found = []
     for gbps in (200.0, 1.0):
         estimator = Estimator(cluster(pool("p", nodes=4, cards=1, gbps=gbps)), gpt(global_batch=64))
+        device_types = usable_device_types(estimator.topology, estimator.model)
+        family = next(
+            item
+            for item in families(TARGETS["megatron"], Limits(), estimator.model, device_types)
+            if (item.tp, item.dp, item.recompute, item.batch, item.zero) == (1, 8, "none", 8, 1)
+        )
+        found.append(FamilyBounds(estimator).bound(family, 4, 1))
+    assert found[1] > 2 * found[0]
+
+
+def test_measured_collectives_raise_the_bound_of_pipelines() -> None:
+    """As a slow network does: gradients take as long as they took when it was measured."""
+    found = []
+    for rate in (1e12, 1e8):
+        points = tuple(
+            LinkPoint(link=link, operation="all-gather", members=2, size_bytes=size, seconds=size / rate)
+            for link in ("ib", "node:A100")
+            for size in (1e6, 1e9)
+        )
+        spec, model = cluster(pool("p", nodes=4)), gpt(global_batch=64)
+        estimator = Estimator(spec, model, Calibration(link_points=points))
         device_types = usable_device_types(estimator.topology, estimator.model)
         family = next(
             item

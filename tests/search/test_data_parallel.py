@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.calibration.values import ASSUMED
+from planner.calibration.values import ASSUMED, Calibration, LinkPoint
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
@@ -45,6 +45,22 @@ def test_parts_of_a_device_type(zero: int, parts: list[tuple[int, int]]) -> None
     wanted = DataParallel(target="torch", zero=zero, recompute="none", shard_size=4 if zero == 3 else None)
     shares = Shares(wanted, estimator, ONE_STAGE)
     assert list(shares._parts(shares.device_types[0], 10, 5, 8)) == parts
+
+
+def test_measured_collectives_count_before_a_set_is_known() -> None:
+    """No set with four devices or more adds its gradients up faster than such a link was seen to do."""
+    bounds = []
+    for rate in (1e12, 1e8):
+        points = tuple(
+            LinkPoint(link=link, operation="all-gather", members=4, size_bytes=size, seconds=size / rate)
+            for link in ("ib", "node:A100")
+            for size in (1e6, 1e9)
+        )
+        spec, calibration = cluster(pool("a", nodes=4, per_node=2)), Calibration(link_points=points)
+        wanted = DataParallel(target="torch", zero=0, recompute="none")
+        shares = Shares(wanted, Estimator(spec, gpt(), calibration), ONE_STAGE)
+        bounds.append(shares.bound(Box((4,), (8,))))
+    assert bounds[1] > 2 * bounds[0]
 
 
 def all_counts(shares: Shares) -> Iterator[Counts]:
