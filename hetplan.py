@@ -202,20 +202,20 @@ def search(
     limits: Limits | None = None,
     goal: Goal | None = None,
     safe: float | None = None,
-    strict: bool = False,
+    simple: bool = False,
     calibration: File | None = None,
 ) -> Planned:
     """The best plan for the goal, the fastest unless it says otherwise, and what is proven of it.
 
-    As in the command, a simpler plan wins that is slower by less than the error bar, and ``result.tie`` has the faster
-    one, unless it is ``strict``. Without ``limits`` it goes on until the plan is proven within 1 %, however long that
-    takes. ``safe`` is the largest chance to run out of memory that the plan may have.
+    With ``simple`` a simpler plan wins that is slower by less than the error bar, and ``result.tie`` has the faster
+    one. Without ``limits`` it goes on until the plan is proven within 1 %, however long that takes. ``safe`` is the
+    largest chance to run out of memory that the plan may have.
     """
     cluster_spec, model_spec = _cluster(cluster), _model(model)
     if safe is not None:
         cluster_spec = changed(cluster_spec, f"safe={safe!r}")
     result = api.search(
-        cluster_spec, model_spec, limits=limits, goal=goal, strict=strict, calibration=calibration
+        cluster_spec, model_spec, limits=limits, goal=goal, simple=simple, calibration=calibration
     )
     return Planned(
         cluster=cluster_spec,

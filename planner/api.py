@@ -44,16 +44,16 @@ def search(
     *,
     limits: Limits | None = None,
     goal: Goal | None = None,
-    strict: bool = True,
+    simple: bool = False,
     calibration: File | None = None,
 ) -> SearchResult:
     """The best plan for the goal, which is the fastest unless it says otherwise, and what is proven of it.
 
     Without ``limits`` the space of every runtime but FlagScale is searched until the plan is proven within 1 %,
-    however long that takes. Unless it is ``strict``, a simpler plan wins that is slower by less than the error bar.
+    however long that takes. With ``simple`` a simpler plan wins that is slower by less than the error bar.
     ``calibration`` is a file whose constants win over the shipped ones.
     """
-    return choose(cluster, model, constants(calibration), limits or Limits(), goal or Goal(), strict=strict)
+    return choose(cluster, model, constants(calibration), limits or Limits(), goal or Goal(), simple=simple)
 
 
 def predict(

@@ -28,7 +28,7 @@ from planner.report.goal import (
     infeasible_section,
     limits_section,
     nearest_section,
-    simpler_text,
+    simpler_texts,
     tie_text,
     training_text,
     unknown_section,
@@ -90,7 +90,7 @@ def _instead(result: SearchResult, spread: float) -> Iterator[str]:
         yield format_text(result.other_format)
     if result.tie is not None:
         yield tie_text(result.tie, spread)
-    yield from (simpler_text(entry, spread) for entry in result.simpler)
+    yield from simpler_texts(result.simpler, spread)
 
 
 def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:

@@ -152,13 +152,13 @@ class GoalOptions:
             "time-to-loss, which chooses the global batch too.",
         ),
     ] = None
-    strict: Annotated[
+    simple: Annotated[
         bool,
         flag(
-            "--strict",
-            "Take the fastest plan. By default a simpler one wins if it is slower by less than the error bar, "
-            "and by at most 5 %, and if it needs fewer devices, fewer stages or less money, or keeps RDMA, and "
-            "is worse in none of these.",
+            "--simple",
+            "Instead of the fastest plan take a simpler one that is slower by less than the error bar, and by at "
+            "most 5 %: it needs fewer devices, fewer stages or less money, or keeps RDMA, and is worse in none of "
+            "these.",
         ),
     ] = False
     max_cost_per_token: Annotated[
@@ -212,6 +212,11 @@ class GoalOptions:
             use_at_most=tuple(_limit(text, cluster) for text in self.use_at_most or ()),
             robust=robust,
         )
+        if self.simple and (robust or not goal.fastest):
+            raise UsageError(
+                "--simple is about plans nearly as fast as the fastest: expected no other goal with it",
+                hint="leave out --simple, or --robust, --pareto, --objective and limits on devices, time and money",
+            )
         _require_devices(cluster, goal)
         if goal.priced or goal.objective == "energy":
             fail_on(_unknown(path, cluster, goal, pareto))

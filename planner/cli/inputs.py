@@ -49,8 +49,8 @@ class SearchRequest:
     goal: Goal
     advice: bool = False
     """Search for faster plans of other runtimes too."""
-    strict: bool = True
-    """The fastest plan, even where a simpler one is as fast by what is known."""
+    simple: bool = False
+    """A simpler plan than the fastest one where it is as fast by what is known."""
 
     @property
     def inputs(self) -> tuple[ClusterSpec, ModelSpec, Calibration, Limits, Goal]:

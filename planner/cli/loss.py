@@ -83,7 +83,7 @@ def answer_loss(
             wanted.steps,
             wanted.batches,
             talk,
-            strict=request.strict,
+            simple=request.simple,
             deadline=deadline,
             better=better,
         )

@@ -434,6 +434,8 @@ def search(
         advice=advice or None,
         history=history or None,
     )
+    if history and wanted.simple:
+        raise UsageError("--history is about the fastest plan: expected no --simple with it")
     if history and output is None:
         raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
     detail = _detail(quiet, verbose)
@@ -461,7 +463,7 @@ def search(
         limits=limits,
         goal=goal,
         advice=advice,
-        strict=wanted.strict or history,
+        simple=wanted.simple,
     )
     if is_to_loss:
         reached = loss.requested(to_loss, request, wanted.run.tokens)
@@ -529,7 +531,7 @@ def _run(request: SearchRequest, kept: KeptPlan | None, wish: Wish) -> SearchRes
             *request.inputs,
             talk,
             advice=request.advice,
-            strict=request.strict,
+            simple=request.simple,
             deadline=deadline,
             better=better,
         )

@@ -94,12 +94,10 @@ def what_if(
         show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=moved))
     else:
         more = [] if target is None else ["--target", target]
-        # The plan of the table, not a simpler one inside the bar.
-        more += ["--strict"] if results[0].simpler else []
         best = table[0].scored
         rests = swings_section(moved, best.estimate.step_seconds) if best and moved else None
         show(
-            what_if_section(table, any(each.simpler for each in results)) if change else None,
+            what_if_section(table) if change else None,
             rests,
             warnings_section([f"stopped by Ctrl-C: {_left(variants, results)}"]) if stopped else None,
             then=search_command(cluster, model, overrides, calibration, *more),

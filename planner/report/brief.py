@@ -23,7 +23,7 @@ from planner.report.goal import (
     idle_text,
     limit_text,
     nearest_text,
-    simpler_text,
+    simpler_texts,
     tie_text,
     training_text,
     untrained,
@@ -153,7 +153,7 @@ def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator
         yield format_text(result.other_format)
     if result.tie is not None:
         yield tie_text(result.tie, best.estimate.spread)
-    yield from (simpler_text(entry, best.estimate.spread) for entry in result.simpler)
+    yield from simpler_texts(result.simpler, best.estimate.spread)
     if result.ratios:
         yield _splits(result.ratios)
 

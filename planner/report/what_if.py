@@ -90,13 +90,8 @@ def _case(change: str, result: SearchResult, first: Scored | None, assumed: str 
     )
 
 
-FASTEST = (
-    "these are the fastest plans: search takes a simpler one inside the error bar, or these with --strict"
-)
-
-
-def what_if_section(entries: Sequence[Variant], simpler: bool) -> Group:
-    """A row for each; then what the plans are. ``simpler``: where a search would take another plan."""
+def what_if_section(entries: Sequence[Variant]) -> Group:
+    """A row for each; then what the plans are."""
     estimates = [entry.scored.estimate for entry in entries if entry.scored]
     unit = time_unit(each.step_seconds for each in estimates)
     speed = count_unit(each.tokens_per_second for each in estimates)
@@ -130,7 +125,6 @@ def what_if_section(entries: Sequence[Variant], simpler: bool) -> Group:
     notes = [
         Paragraph("gap: how much faster the best possible step could be; a smaller gain may be none"),
         *(Paragraph(f"{entry.change}: assumes {entry.assumed}") for entry in entries if entry.assumed),
-        *([Paragraph(FASTEST)] if simpler else []),
     ]
     return Group(section("What if", table(columns, rows), *notes), section("Plans", *plans))
 

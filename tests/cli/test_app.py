@@ -62,7 +62,7 @@ SURFACE: dict[str, set[str]] = {
     | MEASURED
     | SEARCH
     | WHOLE_TRAINING
-    | {"--output", "-o", "--robust", "--advice", "--write-lp", "--history", "--safe", "--strict"}
+    | {"--output", "-o", "--robust", "--advice", "--write-lp", "--history", "--safe", "--simple"}
     | {"--quiet", "-q", "--verbose", "-v"},
     "predict": JSON | TRAINING | MEASURED | WHOLE_TRAINING | {"--output", "-o", "--plans", "--safe"},
     "compare": JSON | MEASURED | {"--baselines", "--log"},

@@ -1,4 +1,4 @@
-"""A device that hardly makes a step shorter is left out, unless ``--strict`` asks for the fastest plan."""
+"""The fastest plan is the answer; with ``--simple`` a device that hardly makes a step shorter is left out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_simpler_plan_wins_and_names_the_faster(
         .replace("sequence_length: 512", "sequence_length: 1024")
         .replace("global_batch: 16", "global_batch: 1800")
     )
-    asked_once(monkeypatch, searching, "choose", by=lambda *_, strict, **__: strict)
+    asked_once(monkeypatch, searching, "choose", by=lambda *_, simple, advice, **__: (simple, advice))
     words = (
         "search",
         "cluster.yaml",
@@ -51,10 +51,10 @@ def test_the_simpler_plan_wins_and_names_the_faster(
         "-o",
         "plan.yaml",
     )
-    fast = json.loads(hetplan(*words, "--strict", "--json").out)
+    fast = json.loads(hetplan(*words, "--json").out)
     assert (fast["devices"], fast["tie"], fast["status"]) == (9, None, "optimal")
     assert read(Path("plan.yaml")).plan.devices == 9
-    few = json.loads(hetplan(*words, "--json").out)
+    few = json.loads(hetplan(*words, "--simple", "--json").out)
     assert (few["devices"], few["tie"]["fewer_devices"], few["tie"]["less_per_hour"]) == (8, 1, 0.5)
     assert (
         few["tie"]["step_seconds"] == fast["step_seconds"] < few["step_seconds"] < 1.05 * fast["step_seconds"]
@@ -66,22 +66,31 @@ def test_the_simpler_plan_wins_and_names_the_faster(
     assert saved.summary.step_seconds == few["step_seconds"]
     (chosen,) = (entry for entry in saved.considered if entry.chosen)
     assert chosen.step_seconds == few["step_seconds"]
-    done = hetplan(*words, "-v")
+    done = hetplan(*words, "--simple", "-v")
     assert "\n\nWhat could be chosen instead\n  - " in done.out
     assert "faster, within the error bar" in " ".join(done.out.split())
     assert saved.summary.tie is not None
     for shown in (done, hetplan("explain", "plan.yaml")):
         said = " ".join(shown.out.split())
-        assert "--strict chooses it" in said
         assert "simpler than the fastest plan that was found: within" in said
         assert "before the search stopped" not in said
     limits = Limits(target="deepspeed", recompute=("none",), pp=(1,))
     same = api.search(
-        load_cluster(Path("cluster.yaml")), load_model(Path("model.yaml")), limits=limits, strict=False
+        load_cluster(Path("cluster.yaml")), load_model(Path("model.yaml")), limits=limits, simple=True
     )
     assert same.best is not None
     assert same.best.estimate.step_seconds == few["step_seconds"]
-    Path("model.yaml").write_text(Path("model.yaml").read_text().replace("1800", "1200"))
-    asked = hetplan("what-if", "cluster.yaml", "model.yaml", "--target", "deepspeed", "--change", "-slow")
-    assert "search takes a simpler one inside the error bar" in " ".join(asked.out.split())
-    assert "--target deepspeed --strict" in asked.out
+    offered = " ".join(hetplan(*words, "--advice").out.split())
+    assert "simpler and" in offered
+    assert "1 device less, 0.500 less an hour; --simple chooses it" in offered
+
+
+@pytest.mark.parametrize(
+    "others", [["--robust"], ["--pareto"], ["--use-at-most", "2"], ["--history", "-o", "p.yaml"]]
+)
+def test_simple_is_about_the_fastest_plan(hetplan: Command, files: Path, others: list[str]) -> None:
+    """Where something else is wanted it would change nothing: one error says so."""
+    done = hetplan("search", "cluster.yaml", "model.yaml", "--simple", *others)
+    assert done.code == 2
+    assert "--simple" in done.err
+    assert not Path("p.yaml").exists()

@@ -124,7 +124,7 @@ def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
     assert reasons[:2] == ["3.8 % faster, within the error bar", "chosen"]
     assert reasons[3] == "does not fit"
     told = tie_text(after.tie, 0.33)
-    assert told == "3.8 % faster, within the error bar of ±33 %: fast, 2 devices more; --strict chooses it"
+    assert told == "3.8 % faster, within the error bar of ±33 %: fast, 2 devices more"
     for goal in (Goal(robust=True), Goal(tokens=1e9, deadline_seconds=1e9)):
         limited = replace(before, goal=goal)
         assert settled(limited, 0.01) is limited

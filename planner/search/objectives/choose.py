@@ -57,15 +57,15 @@ def choose(
     *,
     explain: bool = True,
     advice: bool = False,
-    strict: bool = True,
+    simple: bool = False,
     deadline: Deadline | None = None,
     better: Callable[[Scored], object] | None = None,
 ) -> SearchResult:
     """The best plan for the goal, with a bound that no plan of the sub-clusters it considered goes below.
 
     Prices and powers that the goal needs must be known. ``explain``, ``advice``, ``deadline`` and ``better`` are as in
-    ``search``. An interrupt keeps the best plan so far. Unless it is ``strict``, a simpler plan wins that is slower by
-    less than the error bar.
+    ``search``. An interrupt keeps the best plan so far. With ``simple`` a simpler plan wins that is slower by less than
+    the error bar.
     """
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
     result = _best(
@@ -82,7 +82,7 @@ def choose(
     )
     used, _ = without_excluded(cluster, goal)
     result = replace(result, simpler=simpler(result, Estimator(used, model, calibration)))
-    return result if strict else settled(result, limits.gap)
+    return settled(result, limits.gap) if simple else result
 
 
 PART_SLICE, PART_SECONDS = 0.3, 2.0

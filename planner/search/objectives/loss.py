@@ -403,7 +403,7 @@ def to_loss(
     reporter: Reporter | None = None,
     *,
     explain: bool = True,
-    strict: bool = True,
+    simple: bool = False,
     deadline: Deadline | None = None,
     better: Callable[[Scored, int], object] | None = None,
 ) -> LossResult:
@@ -449,7 +449,7 @@ def to_loss(
         replace(goal, tokens=tokens),
         reporter,
         explain=explain,
-        strict=strict,
+        simple=simple,
         deadline=deadline,
         better=told,
     )
