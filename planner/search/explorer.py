@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from time import process_time
 
@@ -111,6 +112,17 @@ ROUNDS_EACH = 16
 ALONE_SECONDS = 2.0
 """CPU seconds of best-first search in one process before others take part; they need about one to start."""
 
+CLIMB_WORK = 256
+"""Work of best-first search before quick plans are climbed from: families expanded, rounds, and stages of new choices.
+
+Those that are proven sooner need no better start."""
+
+CLIMB_GAP = 0.02
+"""What is left open then, at least."""
+
+CLIMB_SHARE = 0.2
+"""Part of what is left then, at most, for climbing."""
+
 POLISHED_DEVICES = 256
 """Largest cluster whose quick plans get the ILP as well."""
 
@@ -156,7 +168,9 @@ class Explorer:
         self._floor = self._taken_bound = floor_seconds(estimator) if self._rows else float("inf")
         self.candidates = 0
         self.solved = 0
-        self._rounds = self._phase = 0
+        self._rounds = self._phase = self._work = 0
+        self._climbed = False
+        """True where nothing has become better since the last climb."""
         self.interrupted = False
         self.finished = not self._rows
         """True once nothing is left that could win."""
@@ -247,7 +261,11 @@ class Explorer:
             self.deadline.check()
             if rounds is not None and self._rounds >= rounds:
                 return
+            if self._work >= CLIMB_WORK and not self._climbed:
+                self._climb()
+                continue
             self._taken_bound, _, item = self._heap[0]
+            self._work += item.depth if isinstance(item, Choice) else 1
             if isinstance(item, Choice | OpenChoice | ChoiceElsewhere):
                 self._call_others(process_time() - began)
                 self._solve(self._choices(rounds))
@@ -262,6 +280,23 @@ class Explorer:
             best, total = self.best.estimate.step_seconds if self.best else None, self.candidates
             self.reporter.progress(done=self.solved, total=total, best_seconds=best, bound_seconds=self.bound)
         self.finished = True
+
+    @cached_property
+    def _every_family(self) -> dict[tuple[str, str], list[Family]]:
+        """Those of one degree, by target and network."""
+        return {
+            (row.name, name): [family for family in families if family.dp is not None]
+            for row, name, _, families in self._searched(self.limits)
+        }
+
+    def _climb(self) -> None:
+        """Better plans near the quick ones, where the search is far from its end."""
+        self._climbed = True
+        if self.gap <= CLIMB_GAP:
+            return
+        deadline = self.deadline.part(CLIMB_SHARE)
+        with suppress(Struck):
+            self._first.climb(self._every_family, deadline)
 
     def _call_others(self, seconds: float) -> None:
         """Start the other processes once the search has taken so long that they pay."""
@@ -684,6 +719,7 @@ class Explorer:
         All are to beat the plan that was the best before them, so that it does not matter which of them ends first.
         """
         self._rounds += len(choices)
+        before = self.best
         try:
             for opened in choices:
                 if opened.comes_to_ilp:
@@ -692,6 +728,9 @@ class Explorer:
         finally:
             for opened in choices:
                 self.offer(opened.best)
+                if opened.best is not None and self.best is opened.best is not before:
+                    self._first.know(opened.choice.family, opened.best)
+                    self._climbed = False
                 if opened.closed:
                     self.closed_bound = min(self.closed_bound, opened.bound)
                 else:

@@ -26,7 +26,7 @@ from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
 from planner.search.pipeline import OpenChoice, in_space, priced_on
-from planner.search.space.choices import Choice, Family, families, orders_of, targets_of
+from planner.search.space.choices import MAX_DEPTH, Choice, Family, families, orders_of, targets_of
 from planner.search.space.device_sets import Box
 from planner.search.space.partitions import NetworkPartition, network_partitions
 from planner.search.space.stages import StageOptions
@@ -47,6 +47,12 @@ in the second."""
 
 CHEAP_SHARES = 4
 """Choices of data parallelism that a cheap look takes, those with the least bounds."""
+
+CLIMBED = 12
+"""Degrees of which the fastest plan is the start of a climb."""
+
+CLIMB_TRIES = 128
+"""Families that all climbs from these look at, at most."""
 
 DeviceKind = tuple[str, str]
 """(pool, gpu)."""
@@ -657,6 +663,48 @@ class FirstPlans:
             self._tried.add(choice)
             self._plan(choice, self.explorer.partition(choice.family), orders=ALL_ORDERS)
 
+    def know(self, family: Family, scored: Scored) -> None:
+        """The best plan of a family, which the search has found."""
+        self._seconds[family] = scored.estimate.step_seconds
+
+    def climb(self, families: Mapping[tuple[str, str], Sequence[Family]], deadline: Deadline) -> None:
+        """From the fastest plan of each of several degrees to faster ones of families nearby, as long as there are any.
+
+        ``families``: all of a target and network.
+        """
+        starts: dict[tuple[object, ...], Family] = {}
+        for family in sorted(self._seconds, key=self._seconds.__getitem__):
+            if self._seconds[family] < inf:
+                starts.setdefault(_degrees(family), family)
+        tries = CLIMB_TRIES
+        for start in islice(starts.values(), CLIMBED):
+            step: Family | None = start
+            while step is not None:
+                here, step = step, None
+                for bound, other in self._nearby(here, families.get((here.target, here.network), ())):
+                    if bound >= self.explorer.incumbent or tries == 0:
+                        break
+                    deadline.check()
+                    tries -= 1
+                    if self._seconds_of(other) < self._seconds[here]:
+                        step = other
+                        break
+
+    def _nearby(self, family: Family, families: Iterable[Family]) -> list[tuple[float, Family]]:
+        """Those of the families near one that have no quick plan yet, by their bounds.
+
+        Equal numbers of micro-batches alone: the others are hardly faster, and many.
+        """
+        partition = self.explorer.partition(family)
+        model = partition.estimator.model
+        most = min(model.layers, MAX_DEPTH)
+        near = [
+            (partition.bounds.family_bound(other, most), other)
+            for other in families
+            if other not in self._seconds and not other.fewer_steps(model) and _near(family, other)
+        ]
+        return sorted(near, key=lambda item: item[0])
+
     def refine(self) -> None:
         """More orders of the device types for the choices whose quick plans were fastest."""
         for _, _, choice in sorted(self._quick)[:REFINED]:
@@ -676,6 +724,26 @@ class FirstPlans:
             if not opened.closed:
                 opened.step(explorer.incumbent, explorer.deadline)
                 explorer.offer(opened.best)
+
+
+def _near(one: Family, two: Family) -> bool:
+    """True where degrees and micro-batch differ by a factor of two at most, or else one thing alone differs."""
+    steps = [
+        (one.tp or 1, two.tp or 1),
+        (one.dp or 1, two.dp or 1),
+        (one.micro_batch or 1, two.micro_batch or 1),
+    ]
+    if any(max(pair) > 2 * min(pair) for pair in steps):
+        return False
+    others = (
+        one.zero != two.zero,
+        one.recompute != two.recompute,
+        one.folding != two.folding,
+        one.context != two.context,
+        one.offload != two.offload,
+        one.shard_size != two.shard_size,
+    )
+    return sum(others) + any(first != second for first, second in steps) <= 1
 
 
 def _promised_seconds(group: Group, partition: NetworkPartition) -> float:
