@@ -735,6 +735,9 @@ class Explorer:
                     self.closed_bound = min(self.closed_bound, opened.bound)
                 else:
                     self._push(opened.bound, opened)
+        for opened in choices:
+            if not opened.closed:
+                self._first.of_open(opened.choice)
 
     def _sets(self, choice: DataParallel) -> DeviceSets:
         """All sets of devices of a choice."""

@@ -27,6 +27,7 @@ from planner.search.heuristics.quick import (
     FirstPlans,
     Wanted,
     _both_ways,
+    _near,
     _promised_seconds,
     _rank,
     _sample,
@@ -464,3 +465,62 @@ def test_compositions_are_priced_when_their_turn_comes() -> None:
     assert list(islice(fresh.fastest_first(1, every, lambda index: True), 2)) == wanted[:2]
     assert len(fresh._prices) < len(every) / 2
     assert list(stages.fastest_first(1, every, {*wanted[3:5]}.__contains__)) == wanted[3:5]
+
+
+def test_families_near_another() -> None:
+    """Degrees and micro-batch by a factor of two at most, or one thing else, not both."""
+    one = Family(target="megatron", zero=1, recompute="full", tp=2, dp=4, batch=8, micro_batches=2)
+    near = [
+        one._replace(tp=4),
+        one._replace(tp=4, dp=2, batch=4),
+        one._replace(batch=4),
+        one._replace(zero=0),
+        one._replace(recompute=None),
+        one._replace(shard_size=2),
+    ]
+    assert all(_near(one, other) and _near(other, one) for other in near)
+    far = [
+        one._replace(tp=8),
+        one._replace(dp=1, batch=2),
+        one._replace(batch=2)._replace(dp=4, batch=32),
+        one._replace(zero=0, recompute="none"),
+        one._replace(zero=0, tp=1),
+    ]
+    assert not any(_near(one, other) or _near(other, one) for other in far)
+
+
+def test_a_climb_leads_from_a_poor_family_to_the_best_one_nearby() -> None:
+    """Families without a quick plan alone are looked at, and none whose bound is no better than the best plan."""
+    explorer, families = opened()
+    first = FirstPlans(explorer)
+    every = {(families[0].target, families[0].network): families}
+    start = of(families, 1, 8)
+    before = first.of_family(start)
+    assert before < inf
+    looked: list[int] = []
+    while len(first._seconds) not in looked:
+        looked.append(len(first._seconds))
+        first.climb(every, NO_LIMIT)
+    assert len(looked) > 1
+    assert (least := explorer.incumbent) < before
+    best = min(first._seconds, key=first._seconds.__getitem__)
+    assert first._seconds[best] == least
+    # Where climbs end, nothing that is nearby and has no plan may be better.
+    assert all(bound >= least for bound, _ in first._nearby(best, families))
+    # A plan that the search has found since then is a start as well.
+    other = next(family for family in families if family not in first._seconds)
+    assert explorer.best is not None
+    first.know(other, explorer.best)
+    assert first._seconds[other] == least
+
+
+def test_a_choice_that_stays_open_gets_a_quick_plan_once() -> None:
+    """Families are planned at a few depths only; a round may leave another depth open."""
+    explorer, families = opened()
+    choice = Choice(family=of(families, 1, 1), depth=4, interleave=1)
+    asked: list[Choice] = []
+    with patch.object(FirstPlans, "_plan", lambda _, planned, partition: asked.append(planned)):
+        first = FirstPlans(explorer)
+        first.of_open(choice)
+        first.of_open(choice)
+    assert asked == [choice]

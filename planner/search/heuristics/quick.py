@@ -476,6 +476,7 @@ class FirstPlans:
         self._quick: list[tuple[float, int, Choice]] = []
         self._seconds: dict[Family, float] = {}
         self._tried: set[Choice] = set()
+        self._opened: set[Choice] = set()
         self._good = False
         """True once a promising group has a plan."""
 
@@ -662,6 +663,12 @@ class FirstPlans:
         if choice not in self._tried:
             self._tried.add(choice)
             self._plan(choice, self.explorer.partition(choice.family), orders=ALL_ORDERS)
+
+    def of_open(self, choice: Choice) -> None:
+        """A quick plan, once, of a choice that a round has left open: at its depth there may be none yet."""
+        if choice not in self._opened:
+            self._opened.add(choice)
+            self._plan(choice, self.explorer.partition(choice.family))
 
     def know(self, family: Family, scored: Scored) -> None:
         """The best plan of a family, which the search has found."""
