@@ -46,7 +46,7 @@ def idle_text(entry: IdleCost) -> str:
 def simpler_texts(entries: Sequence[Simpler], spread: float) -> Iterator[str]:
     """``simpler and 3 % slower, within the error bar of ±33 %: torch: pipeline, 4 devices less; --simple chooses it``.
 
-    That is the first one.
+    The option chooses the first entry, so that only its text ends with it.
     """
     for number, entry in enumerate(entries):
         yield _simpler_text(entry, spread) + ("" if number else "; --simple chooses it")

@@ -737,6 +737,7 @@ class Explorer:
                     self._push(opened.bound, opened)
         for opened in choices:
             if not opened.closed:
+                self.deadline.check()
                 self._first.of_open(opened.choice)
 
     def _sets(self, choice: DataParallel) -> DeviceSets:

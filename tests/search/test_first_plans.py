@@ -20,7 +20,7 @@ from planner.plan.values import Context, Folding
 from planner.search.bounds.best import FamilyBounds
 from planner.search.bounds.groups import Group, group_rates, grouped, searched
 from planner.search.data_parallel import choices
-from planner.search.deadline import NO_LIMIT
+from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.explorer import Explorer
 from planner.search.heuristics.greedy import ALL_ORDERS, layered
 from planner.search.heuristics.quick import (
@@ -524,3 +524,18 @@ def test_a_choice_that_stays_open_gets_a_quick_plan_once() -> None:
         first.of_open(choice)
         first.of_open(choice)
     assert asked == [choice]
+
+
+def test_no_quick_plan_of_an_open_choice_after_the_limit() -> None:
+    """Many choices may be open at once, and their plans take time; what the round has left is kept."""
+    explorer, families = opened()
+    choice = explorer.open_choice(0.0, Choice(family=of(families, 1, 1), depth=4, interleave=1))
+    explorer.deadline = Deadline(at=0.0)
+    with (
+        patch("planner.search.explorer.step_all"),
+        patch.object(FirstPlans, "of_open") as asked,
+        pytest.raises(Struck),
+    ):
+        explorer._solve([choice])
+    asked.assert_not_called()
+    assert [item for _, _, item in explorer._heap] == [choice]

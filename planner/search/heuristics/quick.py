@@ -686,10 +686,11 @@ class FirstPlans:
         tries = CLIMB_TRIES
         for start in islice(starts.values(), CLIMBED):
             step: Family | None = start
-            while step is not None:
+            while step is not None and tries:
+                deadline.check()
                 here, step = step, None
                 for bound, other in self._nearby(here, families.get((here.target, here.network), ())):
-                    if bound >= self.explorer.incumbent or tries == 0:
+                    if bound >= self.explorer.incumbent or not tries:
                         break
                     deadline.check()
                     tries -= 1
