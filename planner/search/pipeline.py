@@ -33,6 +33,10 @@ EFFORTS = (400, 4000)
 """Nodes of the first solves of an ILP, which a better choice may make needless before it ends; then no limit."""
 
 
+MANY_SEQUENCES = 50
+"""Sequences of islands that are not looked at one by one before the ILP of all of them was tried."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class _Node:
     """A part of a choice, and what is known of it."""
@@ -157,7 +161,7 @@ class OpenChoice:
     @property
     def comes_to_ilp(self) -> bool:
         """True when the next round is the first that solves an ILP."""
-        return bool(self._nodes) and self._nodes[0].relaxed and not self._nodes[0].solved
+        return bool(self._nodes) and self._effort(self._nodes[0]) != 0 and not self._nodes[0].solved
 
     def step(self, cutoff_seconds: float, deadline: Deadline = NO_LIMIT) -> None:
         """One round: solve, score, cut; ``cutoff_seconds`` is the fastest plan known anywhere.
@@ -194,8 +198,9 @@ class OpenChoice:
         self.rounds += 1
         model.branching.assign(node.part)
         try:
-            if node.relaxed:
-                self._solve(model, node)
+            effort = self._effort(node)
+            if effort != 0:
+                self._solve(model, node, effort)
             else:
                 self._relax(model, node)
         except Struck:
@@ -219,13 +224,20 @@ class OpenChoice:
         bound = max(bound, node.bound)
         parts = model.parts(node.part)
         for part in parts:
-            self._push(replace(node, bound=bound, part=part))
+            self._push(replace(node, bound=bound, part=part, solved=0))
         if not parts:
-            self._push(replace(node, bound=bound, relaxed=True))
+            self._push(replace(node, bound=bound, relaxed=True, solved=0))
 
-    def _solve(self, model: PipelineModel, node: _Node) -> None:
-        """The ILP of a node, up to its effort."""
-        effort = EFFORTS[node.solved] if node.solved < len(EFFORTS) else None
+    def _effort(self, node: _Node) -> int | None:
+        """Nodes of its ILP to be solved now, None for all; 0 where the relaxation comes first."""
+        if node.relaxed:
+            return EFFORTS[node.solved] if node.solved < len(EFFORTS) else None
+        # Before so many relaxations the ILP has a try of as many nodes.
+        many = node.part.divided_into(len(self.stages.islands))
+        return many if many >= MANY_SEQUENCES and not node.solved else 0
+
+    def _solve(self, model: PipelineModel, node: _Node, effort: int | None) -> None:
+        """The ILP of a node, up to so many nodes of its own."""
         solved = model.solve(gap=(1 - SLACK) * self.gap, nodes=effort)
         if solved.status == "infeasible":
             self._dropped = min(self._dropped, self._wanted())

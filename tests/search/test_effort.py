@@ -419,10 +419,12 @@ def test_nodes_of_an_ilp() -> None:
         asked.append((gap, nodes))
         return SimpleNamespace(status="stopped", values=None, bound=float(len(asked)))
 
-    node = opened_choice._nodes[0]
+    node = replace(opened_choice._nodes[0], relaxed=True)
     for _ in range(5):
         opened_choice._nodes.clear()
-        opened_choice._solve(cast("PipelineModel", SimpleNamespace(solve=solve)), node)
+        opened_choice._solve(
+            cast("PipelineModel", SimpleNamespace(solve=solve)), node, opened_choice._effort(node)
+        )
         (node,) = opened_choice._nodes
     assert asked == [(near(0.05 * 0.02), nodes) for nodes in (400, 4000, None, None, None)]
     assert (node.bound, node.solved) == (5.0, 5)

@@ -6,19 +6,24 @@ import random
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import groupby, pairwise, product
+from math import inf
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec, NicSpec
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
+from planner.model.file import load_model
 from planner.model.spec import ModelSpec
 from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.sequences import Sequence, sequences
 from planner.search.milp.slow_links import SlowSends
 from planner.search.milp.solver import TOLERANCE
+from planner.search.pipeline import OpenChoice
 from planner.search.ranking import ranked
 from planner.search.space.choices import Choice, depths, families
 from planner.search.space.partitions import NetworkPartition, network_partitions
@@ -229,3 +234,49 @@ def test_crossings_cost_whole_stages() -> None:
             lifted += bounds[0] > bounds[1] * 1.001
     assert compared > 20
     assert lifted
+
+
+def test_sequences_too_many_to_list_are_tried_together(tmp_path: Path) -> None:
+    """Four pools whose own nodes are as far apart as they are: thousands of sequences, which one ILP closes."""
+    none = (0.0, 0.0)
+    parts = [Subset(crossings=(number, inf), wide=none) for number in range(4)]
+    assert [part.divided_into(4) for part in parts] == [0, 12, 36, 108]
+    assert Subset(crossings=(3, inf)).divided_into(4) == 0
+    assert Subset(Sequence((0, 1), ((1, 3),)), (1, 1), none).divided_into(4) == 0
+
+    file = tmp_path / "cluster.yaml"
+    kinds = (
+        ("L40S", 6, 8, 100),
+        ("A10", 4, 4, 25),
+        ("A100-PCIe-40GB", 16, 4, 25),
+        ("V100-SXM-32GB", 1, 8, 25),
+    )
+    pools = "".join(
+        f"  - {{name: {gpu}, gpu: {gpu}, nodes: {nodes}, gpus_per_node: {devices}, intra_node: pcie4, "
+        f"nics: [{{fabric: lan, bandwidth_gbps: {gbps}}}]}}\n"
+        for gpu, nodes, devices, gbps in kinds
+    )
+    file.write_text(f"name: lab\npools:\n{pools}fabrics:\n  lan: {{kind: ethernet, latency_us: 30}}\n")
+    model = load_model(Path("model_specs/llama_3_70b.yaml"))
+    model = model.model_copy(update={"training": model.training.model_copy(update={"precision": "fp16"})})
+    estimator, row = Estimator(ranked(load_cluster(file)), model), TARGETS["megatron"]
+    partition = next(iter(network_partitions(estimator, row).values()))
+    assert len(partition.islands) == 4
+    limits = Limits(tp=(1,), recompute=("full",), zero=(1,))
+    (family,) = (
+        family
+        for family in families(row, limits, partition.estimator.model, partition.device_types)
+        if (family.dp, family.batch, family.shard_size) == (8, 8, None)
+    )
+    bound = partition.bounds.bound(family, 17, 1)
+    opened = OpenChoice(
+        Choice(family=family, depth=17, interleave=1),
+        partition.estimator,
+        limits,
+        cutoff_seconds=bound / 0.85,
+        bound_seconds=bound,
+        islands=partition.islands,
+    )
+    while not opened.closed:
+        assert opened.rounds < 20
+        opened.step(inf)

@@ -51,6 +51,11 @@ class Subset:
         """Of plans in which no stage stands on several islands; else 0."""
         return int(self.crossings[0]) if self.wide[1] == 0.0 else 0
 
+    def divided_into(self, islands: int) -> int:
+        """Sequences of the fewest crossings of a part that has none yet, at most."""
+        crossings = self.least_crossings
+        return islands * (islands - 1) ** crossings if crossings and self.sequence is None else 0
+
 
 class Branching:
     """Divides a choice: by its sequence of islands where there are any, else by what is decided of each stage first."""
