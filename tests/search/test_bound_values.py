@@ -122,16 +122,39 @@ def test_borders_of_nodes_by_hand() -> None:
         next_seconds=1.1, before_seconds=1.1, both_seconds=2.0, first_seconds=1.0, last_seconds=1.0
     )
     sent = [Hops(inner_seconds=0.2, outer_seconds=0.1, borders=borders)]
-    one = counted([speed(1.0)], sent, 8, 8, nodes=[(2, 2)])
+    one = counted([speed(1.0)], sent, 8, 8, nodes={"pool": (2, 2)})
     # A border is 0.9 s on each side. Two layers take 3 s on an end beside it, 3.1 s on a stage in the middle.
     once = 8 + 2 * 0.2 + 2 * 0.1 + 2 * 0.9
     assert one.bound(4, cutoff=100.0) == pytest.approx(2 * once + 3 * 3.1)
     # Nodes of one stage have three borders.
-    each = counted([speed(1.0)], sent, 8, 8, nodes=[(4, 1)])
+    each = counted([speed(1.0)], sent, 8, 8, nodes={"pool": (4, 1)})
     assert each.bound(4, cutoff=100.0) == pytest.approx(2 * (8 + 0.6 + 3 * 1.8) + 3 * 3.1)
     # A stage of several device types may be anywhere between two pure ones.
-    mixed = counted([speed(1.0)], sent, 8, 8, nodes=[(2, 2)], mixed=1)
+    mixed = counted([speed(1.0)], sent, 8, 8, nodes={"pool": (2, 2)}, mixed=1)
     assert mixed.bound(4, cutoff=100.0) == pytest.approx(2 * 8.6 + 3 * 2.2)
+
+
+def test_runs_on_nodes_by_hand() -> None:
+    """Four stages on two nodes beside four on one: of the former, each run loses a layer where it begins and ends."""
+    slow, fast = replace(speed(1.0), device_type=("a", "gpu")), replace(speed(1.0), device_type=("b", "gpu"))
+    apart = Borders(
+        next_seconds=1.0, before_seconds=1.0, both_seconds=2.0, first_seconds=1.0, last_seconds=1.0
+    )
+    sent = [replace(hops(0.0, 0.0), borders=apart), hops(0.0, 0.0)]
+    nodes, steps = {"a": (2, 2), "b": (1, 4)}, 1000
+    # Eight stages hold three layers each in 3 s; two runs have four ends, but for those of the pipeline.
+    for layers, busy in ((22, 3.0), (23, 4.0)):
+        found = counted([slow, fast], sent, layers, steps, nodes=nodes).bound(8, cutoff=1e9)
+        assert found == pytest.approx(2 * layers + (steps - 9) * busy)
+    # A stage of several device types may be a neighbour of any.
+    assert counted([slow, fast], sent, 23, steps, nodes=nodes, mixed=1).bound(8, cutoff=1e9) < found
+    # Runs that reach no other node are of no use, but with the end of the pipeline on that side.
+    alone = Borders(*[inf] * 5)
+    never = counted([slow, fast], [replace(sent[0], borders=alone), sent[1]], 12, steps, nodes=nodes)
+    assert [never.bound(depth) < inf for depth in (4, 5)] == [True, False]
+    ahead = replace(alone, next_seconds=1.0, first_seconds=1.0)
+    begins = counted([slow, fast], [replace(sent[0], borders=ahead), sent[1]], 12, steps, nodes=nodes)
+    assert [begins.bound(depth) < inf for depth in (5, 6, 7)] == [True, True, False]
 
 
 def test_crossings_by_hand() -> None:

@@ -116,7 +116,7 @@ class UniformBounds:
         return self._sent[key]
 
     @cached_property
-    def _nodes(self) -> list[tuple[int, int]]:
+    def _nodes(self) -> dict[str, tuple[int, int]]:
         return self._rates.nodes(self._family)
 
     def _counted(self, chunks: int, schedule: Schedule = "1f1b") -> LayerCountBound:

@@ -15,9 +15,10 @@ pipeline that one node cannot hold continues on others: the stages at such borde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from math import inf
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ class LayerCountBound:
         micro_batches: int,
         chunks: int,
         crossing: RequiredSend | None = None,
-        nodes: Sequence[tuple[int, int]] = (),
+        nodes: Mapping[str, tuple[int, int]] = MappingProxyType({}),
         mixed: int = 0,
         schedule: Schedule = "1f1b",
     ) -> None:
@@ -118,7 +119,14 @@ class LayerCountBound:
         """
         self.speeds, self.layers, self.micro_batches, self.chunks = speeds, layers, micro_batches, chunks
         self.crossing, self.schedule = crossing, schedule
-        self._nodes, self._mixed = sorted(nodes, key=lambda item: -item[1]), mixed
+        self._nodes, self._mixed = sorted(nodes.values(), key=lambda item: -item[1]), mixed
+        # Of each pool its device types, and the most neighbours in the pipeline that a node holds: a run.
+        pools = np.array([speed.device_type[0] for speed in speeds])
+        self._runs = [
+            (np.flatnonzero(pools == pool), most)
+            for pool, (_, most) in nodes.items()
+            if pool in pools and not mixed
+        ]
         held = _held(tuple(speeds), layers)
         self._slots, self._seconds, self._each_seconds = held.slots, held.seconds, held.each_seconds
         self._most, self._free = held.most, held.free_bytes
@@ -235,16 +243,17 @@ class LayerCountBound:
         caps = each.max(axis=0)
         middle, first, last = caps[:3]
         most = caps[:3].max(axis=0)
-        held = _best_slots(middle, self._slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
+        slots = self._of_use(caps, depth)
+        held = _best_slots(middle, slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
         if self.crossing is not None:
             held -= self._lost(caps[8], caps[:3].min(axis=0))
         # Layers of the p best slots, less what those at crossings cannot hold, >= L
-        holds = held >= self.layers - _ROUNDING
-        once: Numbers = fixed + self._rest(most, depth)
+        holds = (held >= self.layers - _ROUNDING) & (slots.sum(axis=1) >= depth - _ROUNDING)
+        once: Numbers = fixed + self._rest(most, slots, depth)
         # The best types at each position have the memory for them, and the time.
         if (after is not None or (rooms[:, :, 0] < self._most).any()) and holds.any():
             left = None if after is None else (after[0] - once[holds], after[1])
-            layers = self._held_by_position(each[:, :8, holds], rooms, left)
+            layers = self._held_by_position(each[:, :8, holds], slots[holds], rooms, left)
             holds[holds] = layers >= self.layers - _ROUNDING
         return np.where(holds, once, inf)
 
@@ -286,7 +295,7 @@ class LayerCountBound:
             if min(ends) <= 0:
                 return inf
             busy = np.array([min(ends) * (1 + _ROUNDING)])
-            once = max(once, fixed + float(self._rest(self._caps(busy), depth)[0]))
+            once = max(once, fixed + float(self._rest(self._caps(busy), self._slots, depth)[0]))
         return once
 
     def _rooms(self, depth: int) -> Numbers:
@@ -325,7 +334,7 @@ class LayerCountBound:
         return float(self.layers / (taken / self._seconds).sum() * (1 - _ROUNDING))
 
     def _held_by_position(
-        self, each: Numbers, rooms: Numbers, after: tuple[Numbers, Numbers] | None
+        self, each: Numbers, slots: Numbers, rooms: Numbers, after: tuple[Numbers, Numbers] | None
     ) -> Numbers:
         """Layers of any order of the device types, at most: the commonest kind everywhere, and what others gain on it.
 
@@ -357,13 +366,7 @@ class LayerCountBound:
             return held
 
         own = fitting(0, 1, 2)
-        common = int(self._slots.argmax())
-        total: Numbers = own[:, common].sum(axis=1)
-        depth = own.shape[2]
-        for index, slots in enumerate(self._slots):
-            if index != common:
-                gains = -np.sort(-np.maximum(0.0, own[:, index] - own[:, common]), axis=1)
-                total = total + gains @ _taken(np.ones(depth), slots)
+        total, depth = _anywhere(own, slots), own.shape[2]
         run = self._nodes[0][1] if self._nodes else depth
         windows = (depth - 1) // run
         if windows > 2 * self._mixed:
@@ -382,7 +385,53 @@ class LayerCountBound:
                 (each_side[0] + each_side[1]).reshape(len(total), windows, run).min(axis=2), axis=1
             )
             total = total - np.ceil(least[:, : windows - 2 * self._mixed].sum(axis=1) - _ROUNDING)
+            if self._runs:
+                total = np.minimum(total, self._in_runs(own, ahead, behind, both, slots))
         return total
+
+    def _of_use(self, caps: Numbers, depth: int) -> Numbers:
+        """Slots that a pipeline may have, [step][device type]; ``caps`` is what one holds in each role.
+
+        Where no stage of a pool holds a layer beside a send to another node, its runs of neighbours on one node begin
+        or end the pipeline, if they do not stand there alone.
+        """
+        slots = np.tile(self._slots, (caps.shape[1], 1))
+        for types, most in self._runs:
+            if depth > most:
+                ahead, behind, both, first, last = (
+                    caps[_NEXT : _LAST + 1, :, types].max(axis=2) >= self.chunks
+                )
+                several = most > 1
+                ends = np.where(ahead & several, most, first) + np.where(behind & several, most, last)
+                limits = np.where(both | (ahead & behind & several), inf, ends)
+                slots[:, types] = np.minimum(slots[:, types], limits[:, None])
+        return slots
+
+    def _in_runs(
+        self, own: Numbers, ahead: Numbers, behind: Numbers, both: Numbers, slots: Numbers
+    ) -> Numbers:
+        """Layers of all stages, at most, where each bears its part of what its run on a node loses; [step].
+
+        A stage holds so many in a run, where one ends, where one begins, and alone, [step][device type][stage].
+        """
+        own, slots = own.copy(), slots.copy()
+        begins, ends = np.zeros(len(own)), np.zeros(len(own))
+        for types, most in self._runs:
+            after, before, alone = (
+                _loss(own[:, types], held[:, types], self.chunks).min(axis=(1, 2))
+                for held in (ahead, behind, both)
+            )
+            # A run of j stages loses >= before + after, and j <= most; one alone loses >= alone.
+            each = np.minimum(alone, (before + after) / most) if most > 1 else alone
+            useless = each == inf
+            slots[:, types] = np.minimum(slots[:, types], np.where(useless, 2 * most, inf)[:, None])
+            each[useless] = before[useless] = after[useless] = 0.0
+            own[:, types] -= each[:, None, None]
+            # The first run of j stages loses >= after where j > 1, the last one >= before.
+            begins = np.maximum(begins, np.maximum(each, most * each - after))
+            ends = np.maximum(ends, np.maximum(each, most * each - before))
+        total = np.floor(_anywhere(own, slots) + begins + ends + _ROUNDING)
+        return np.where(slots.sum(axis=1) >= own.shape[2] - _ROUNDING, total, -inf)
 
     def _borders(self, depth: int) -> int:
         """Sends of one device type's stage to another's that leave their node, at least."""
@@ -429,10 +478,10 @@ class LayerCountBound:
         work = float((_taken(self._slots, depth) * self._seconds).sum())
         return sends + self._ends + self.chunks * work
 
-    def _rest(self, most: Numbers, depth: int) -> Numbers:
+    def _rest(self, most: Numbers, slots: Numbers, depth: int) -> Numbers:
         """Seconds of one micro-batch through all other layers: on the fastest slots, as many as these hold."""
         rest = float(self.layers - depth * self.chunks)
-        held = np.cumsum(self._slots * np.maximum(0.0, most - self.chunks), axis=1)
+        held = np.cumsum(slots * np.maximum(0.0, most - self.chunks), axis=1)
         taken = _parts(np.minimum(held, rest))
         return np.where(rest - held[:, -1] < _ROUNDING, taken @ self._seconds, inf)
 
@@ -492,10 +541,18 @@ def _wherever(slots: Numbers, stages: Numbers, own: Numbers, first: Numbers, las
     held = np.where((behind == stages - 1)[:, None] & (behind > 0), first, own)
     held[:, :, 0] = last[:, :, 0]
     held *= (behind < stages)[:, None]
+    return _anywhere(held, slots)
+
+
+def _anywhere(held: Numbers, slots: Numbers) -> Numbers:
+    """The most that slots [...][device type] hold in any order, ``held`` [...][device type][stage]; [...].
+
+    The commonest device type everywhere, and what others gain on it.
+    """
     common = np.argmax(slots, axis=1)[:, None]
     usual = np.take_along_axis(held, common[..., None], axis=1)
     gains = -np.sort(-np.maximum(0.0, held - usual), axis=2)
-    share = np.clip(slots[..., None] - behind, 0.0, 1.0)
+    share = np.clip(slots[..., None] - np.arange(held.shape[2]), 0.0, 1.0)
     total: Numbers = usual[:, 0].sum(axis=1) + (gains * share).sum(axis=(1, 2))
     return total
 
@@ -529,6 +586,7 @@ def _parts(ends: Numbers) -> Numbers:
 def _best_slots(counts: Numbers, slots: Numbers, depth: float) -> Numbers:
     """Layers that the ``depth`` best slots hold, of ``counts`` [step][device type]."""
     order: NDArray[np.intp] = np.argsort(-counts, axis=1)
-    ends = np.minimum(np.cumsum(slots[order], axis=1), depth)
+    each = np.take_along_axis(np.broadcast_to(slots, counts.shape), order, axis=1)
+    ends = np.minimum(np.cumsum(each, axis=1), depth)
     held: Numbers = (_parts(ends) * np.take_along_axis(counts, order, axis=1)).sum(axis=1)
     return held

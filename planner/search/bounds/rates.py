@@ -246,7 +246,7 @@ class Rates:
         """Stages of several device types that a pipeline may have."""
         return self.sends(family)[3] if family.shard_size is None else 0
 
-    def nodes(self, family: Family) -> list[tuple[int, int]]:
+    def nodes(self, family: Family) -> dict[str, tuple[int, int]]:
         """(nodes, stages that one holds at most) of each pool; those of several nodes leave theirs to other types."""
         assert family.tp is not None, "of a family with the same degrees everywhere"
         assert family.dp is not None
@@ -258,7 +258,10 @@ class Rates:
                 types + 1,
                 replicas + device_type.per_node // family.tp,
             )
-        return [(nodes, max(types, replicas // family.dp)) for nodes, types, replicas in pools.values()]
+        return {
+            pool: (nodes, max(types, replicas // family.dp))
+            for pool, (nodes, types, replicas) in pools.items()
+        }
 
     def crossing(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> RequiredSend | None:
         """The cheapest send from island to island; None where stages may stand on several."""
