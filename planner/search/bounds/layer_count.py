@@ -93,8 +93,8 @@ def _held(speeds: tuple[Speed, ...], layers: int) -> _Held:
     )
 
 
-_After = tuple[float, Numbers]
-"""A cutoff, and what stages have to do after the first micro-batch is back, [stage][direction]."""
+_After = tuple[float, Numbers | None]
+"""A cutoff, and what stages have to do after the first micro-batch is back where that is known, [stage][direction]."""
 
 
 class LayerCountBound:
@@ -132,6 +132,7 @@ class LayerCountBound:
         self._most, self._free = held.most, held.free_bytes
         self._layer_bytes, self._activation_bytes = held.layer_bytes, held.activation_bytes
         self._tail, self._ends = held.tail_seconds, held.ends_seconds
+        self._tails = np.array([speed.tail_seconds for speed in speeds])
         self._backward = np.array([speed.backward_seconds for speed in speeds])
         inner = chunks * np.array([item.inner_seconds for item in hops])
         outer = chunks * np.array([item.outer_seconds for item in hops])
@@ -165,9 +166,7 @@ class LayerCountBound:
         """
         late, each_depth = BEYOND * cutoff, np.array(depths)
         stages = each_depth[:, None]
-        # m b <= T
-        busy = np.array([late / self.micro_batches * (1 + _ROUNDING)])
-        each = self._whole(busy, self._beside[:3])[:, :, 0]
+        each = self._within(late)[:, :3]
         middle, first, last = each.max(axis=0)
         order = np.argsort(-middle)
         taken = _parts(np.minimum(np.cumsum(self._slots[order]), stages - 2))
@@ -215,7 +214,7 @@ class LayerCountBound:
         if not wanted:
             return float(reach[0])
         best = inf
-        after = None if trips is None else (cutoff, trips)
+        after = (cutoff, trips) if cutoff < inf else None
         for begin in range(0, wanted, _STEPS):
             chosen = slice(begin, min(wanted, begin + _STEPS))
             busy = steps[chosen]
@@ -240,6 +239,8 @@ class LayerCountBound:
         With ``after``, also where not all is held by the cutoff.
         """
         each = self._whole(busy, self._beside)
+        if after is not None:
+            each = np.minimum(each, self._within(after[0])[:, :, None])
         caps = each.max(axis=0)
         middle, first, last = caps[:3]
         most = caps[:3].max(axis=0)
@@ -250,9 +251,10 @@ class LayerCountBound:
         # Layers of the p best slots, less what those at crossings cannot hold, >= L
         holds = (held >= self.layers - _ROUNDING) & (slots.sum(axis=1) >= depth - _ROUNDING)
         once: Numbers = fixed + self._rest(most, slots, depth)
+        trips = after[1] if after is not None else None
         # The best types at each position have the memory for them, and the time.
-        if (after is not None or (rooms[:, :, 0] < self._most).any()) and holds.any():
-            left = None if after is None else (after[0] - once[holds], after[1])
+        if (trips is not None or (rooms[:, :, 0] < self._most).any()) and holds.any():
+            left = None if after is None or trips is None else (after[0] - once[holds], trips)
             layers = self._held_by_position(each[:, :8, holds], slots[holds], rooms, left)
             holds[holds] = layers >= self.layers - _ROUNDING
         return np.where(holds, once, inf)
@@ -269,6 +271,15 @@ class LayerCountBound:
         spare = busy[:, None] - beside[:, None, :]
         layers = np.floor(spare / self._each_seconds[:, None, None] + _ROUNDING)
         held: Numbers = np.minimum(np.maximum(layers, 0.0), self._most[:, None, None])
+        return held
+
+    def _within(self, seconds: float) -> Numbers:
+        """Layers of which a slot does all micro-batches, and ends the step, in so many seconds: as ``_whole``."""
+        # m b + tail <= T
+        work = self.micro_batches * self._each_seconds + self._tails
+        spare = seconds * (1 + _ROUNDING) - self.micro_batches * np.minimum(self._beside, _NEVER)
+        layers = np.floor(spare / work[:, None] + _ROUNDING)
+        held: Numbers = np.minimum(np.maximum(layers, 0.0), self._most[:, None])
         return held
 
     def _least_layers(self, busy: Numbers, depth: int) -> Numbers:
@@ -349,6 +360,9 @@ class LayerCountBound:
             forwards, backwards = trips[stages].T
             # once + forwards (f + b) + (backwards - forwards) b <= T
             work = forwards * self._each_seconds[..., None] + (backwards - forwards) * self._backward[:, None]
+            if stages == slice(1):
+                # ... + tail, which other stages end while the last micro-batch comes back.
+                work = work + self._tails[:, None]
             spare = left[:, None, None] - forwards * np.minimum(self._beside[role], _NEVER)[:, None]
             layers: Numbers = np.floor(spare / np.maximum(work, 1 / _NEVER)[:, None] + _ROUNDING)
             return np.maximum(layers, 0.0)
@@ -509,12 +523,13 @@ def late(
     """
     seconds = BEYOND * cutoff
     each, free, layer, activation = np.moveaxis(work.policies, 3, 0)
-    # m b <= T
-    busy = (seconds / np.array(steps, dtype=np.float64) * (1 + _ROUNDING))[:, None, None]
+    times = np.array(steps, dtype=np.float64)[:, None, None]
     begin, end = np.moveaxis(work.ends, 2, 0)
     ends = np.stack([np.zeros_like(work.slots), begin, end, begin + end])
     # [role][family][device type][recomputation][stages behind]
-    done = np.maximum(0.0, np.floor((busy - ends[..., None]) / each + _ROUNDING))[..., None]
+    # m b + tail <= T
+    spare = seconds * (1 + _ROUNDING) - times * ends[..., None]
+    done = np.maximum(0.0, np.floor(spare / (times * each + work.tails[..., None]) + _ROUNDING))[..., None]
     stages, behind = np.array(depths)[:, None], np.arange(max(depths))
     flights = np.minimum(behind + 1, np.array(steps)[:, None])[:, None, None]
     bytes_each = layer[..., None] + flights * activation[..., None]

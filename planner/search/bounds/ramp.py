@@ -1,10 +1,15 @@
 """A lower bound in closed form: what stages can do in the time between the ramps of the pipeline.
 
-Let w be layers per second of a stage slot, m micro-batches and v chunks. By the path that goes up to a stage, does its
-work there and comes back (``schedules.and_back``), a stage behind k others can work at most (V - their first and last
-micro-batch) / m per micro-batch in the time V. With the fastest slots first that is V / m (1 - 1/(m v))^k, so
+Let a slot take l seconds for the forward and backward of one layer, f of them for the forward, and t for what ends the
+step, with m micro-batches and v chunks. By the path that goes up to a stage, does its work there and comes back
+(``schedules.and_back``), a stage behind k others can work at most (V - their first and last micro-batch) / m per
+micro-batch in the time V. With the fastest slots first that is V / m (1 - 1/(m v))^k, so
 
-    V >= L / sum_k w_k (1 - 1/(m v))^k * m
+    V >= L / sum_k (1 / m l_k) (1 - 1/(m v))^k    and T >= V + the least t
+
+The path that goes up to a stage, does its work there and ends the step has all of its t, but the others' forwards only:
+
+    T >= L / sum_k (1 / (m l_k + t_k)) (1 - c/v)^k    where c is the least f / (m l + t)
 
 Where backwards are divided only the stage's own work is counted, which is the same with v without end.
 """
@@ -29,16 +34,14 @@ class RampBound:
 
     def __init__(self, speeds: Sequence[Speed], layers: int, micro_batches: int, most: int) -> None:
         self._steps = micro_batches
-        self._last: tuple[float, NDArray[np.floating[Any]], Seconds] | None = None
-        self._rates = by_position(
-            [speed.slots for speed in speeds], [1 / speed.layer_seconds for speed in speeds], most
-        )
-        self._weight = np.cumsum(self._rates)
-        self._first_seconds = speeds[0].layer_seconds
+        work = [micro_batches * speed.layer_seconds for speed in speeds]
+        whole = [seconds + speed.tail_seconds for seconds, speed in zip(work, speeds, strict=True)]
+        self._back = _Ramp(speeds, work, layers, micro_batches, most)
         self._tail = min(speed.tail_seconds for speed in speeds)
-        # Layers, and what embedding and head are worth in layers at least: each on the type where that is least.
-        first = min(item.first_seconds / item.layer_seconds for item in speeds)
-        self._layers = layers + first + min(item.last_seconds / item.layer_seconds for item in speeds)
+        self._ahead = _Ramp(speeds, whole, layers, micro_batches, most)
+        self._forward = min(
+            speed.forward_seconds / seconds for speed, seconds in zip(speeds, whole, strict=True)
+        )
 
     def bounds(self, chunks: int, hops: Sequence[Hops] | None = None, *, divided: bool = False) -> Seconds:
         """No pipeline of at most so many stages ends sooner, [stages - 1].
@@ -49,26 +52,55 @@ class RampBound:
         path = and_back(1, 2, self._steps)
         assert path is not None, "two stages have a second one"
         # V >= sum_{i<k} c_i / v + m c_k for every stage k: each leaves the next this part of what it has itself.
-        ratio = 1.0 if divided else 1.0 - path.before.forward / (path.own.forward * chunks)
+        back = path.before.forward / (path.own.forward * chunks)
+        # T >= sum_{i<k} f_i / v + m c_k + t_k, likewise.
+        ahead = self._forward / chunks
+        if divided:
+            back = ahead = 0.0
+        send = None if hops is None else chunks * min(item.inner_seconds for item in hops)
+        return np.maximum(self._back.ends(1.0 - back, send) + self._tail, self._ahead.ends(1.0 - ahead, send))
+
+
+class _Ramp:
+    """Slots one behind the other, each with a part ``ratio`` of the time of the one before."""
+
+    def __init__(
+        self, speeds: Sequence[Speed], seconds: Sequence[float], layers: int, micro_batches: int, most: int
+    ) -> None:
+        """``seconds`` are those that each speed takes for a layer in the whole step."""
+        self._steps = micro_batches
+        order = sorted(range(len(speeds)), key=lambda index: seconds[index])
+        self._rates = by_position(
+            [speeds[index].slots for index in order], [1 / seconds[index] for index in order], most
+        )
+        self._weight = np.cumsum(self._rates)
+        self._fastest = 1 / seconds[order[0]]
+        # Layers, and what embedding and head are worth in layers at least: each on the type where that is least.
+        each = list(zip(speeds, seconds, strict=True))
+        first = min(micro_batches * speed.first_seconds / own for speed, own in each)
+        last = min(micro_batches * speed.last_seconds / own for speed, own in each)
+        self._layers = layers + first + last
+        self._last: tuple[float, NDArray[np.floating[Any]], Seconds] | None = None
+
+    def ends(self, ratio: float, send: float | None) -> Seconds:
+        """Seconds of at most so many slots, [slots - 1]; each micro-batch is sent on and back in ``send`` seconds."""
         left, reach = self._reach(ratio)
-        # L <= V sum_k w_k ratio^k / m
-        plain = self._layers / reach
-        if hops is None:
-            without_sends: Seconds = plain + self._tail
-            return without_sends
-        send = chunks * min(item.inner_seconds for item in hops)
-        # L <= sum_k w_k (V ratio^k / m - send): all slots but the ends, which send to one side only, send twice.
-        more = np.maximum(0.0, send * (self._weight - 2 / self._first_seconds))
+        # L <= V sum_k w_k ratio^k
+        plain: Seconds = self._layers / reach
+        if send is None:
+            return plain
+        # L <= sum_k w_k (V ratio^k - m send): all slots but the ends, which send to one side only, send twice.
+        more = np.maximum(0.0, self._steps * send * (self._weight - 2 * self._fastest))
         # Trading a slow slot for a fast one pays only while its time exceeds the sends.
-        pays = send <= plain * left / self._steps
-        return np.where(pays, plain + more / reach, plain) + self._tail
+        pays = self._steps * send <= plain * left
+        return np.where(pays, plain + more / reach, plain)
 
     def _reach(self, ratio: float) -> tuple[NDArray[np.floating[Any]], Seconds]:
-        """ratio^k, and sum_k w_k ratio^k / m, [stages - 1]; most are asked for twice in a row."""
+        """ratio^k, and sum_k w_k ratio^k, [slots - 1]; most are asked for twice in a row."""
         last = self._last
         if last is None or last[0] != ratio:
             left = ratio ** np.arange(len(self._rates))
-            last = self._last = ratio, left, np.cumsum(self._rates * left) / self._steps
+            last = self._last = ratio, left, np.cumsum(self._rates * left)
         return last[1], last[2]
 
 

@@ -94,6 +94,8 @@ class Work:
     """[family][device type]."""
     ends: Numbers
     """``first_seconds`` and ``last_seconds``, [family][device type][end]."""
+    tails: Numbers
+    """``tail_seconds``, [family][device type]."""
     policies: Numbers
     """Seconds of a layer and the fields of its ``Room``, [family][device type][recomputation][field]."""
 
@@ -183,7 +185,10 @@ class Rates:
             ]
             for row in each
         ]
-        return Work(slots=np.array(slots), ends=np.array(ends), policies=np.array(policies))
+        tails = [[cases.pace["tail_seconds"][number] for cases, number in row] for row in each]
+        return Work(
+            slots=np.array(slots), ends=np.array(ends), tails=np.array(tails), policies=np.array(policies)
+        )
 
     def pricer(self, family: Family) -> Pricer:
         """What prices the stages of a family."""
