@@ -307,20 +307,23 @@ def test_a_plan_comes_whatever_the_time() -> None:
 
 
 def test_orders_of_quick_plans() -> None:
-    """Two and their reverses at first, 24 for the eight fastest choices; the two of them that end first are priced."""
-    first, asked = first_plans(), list[tuple[int, int]]()
+    """Two and their reverses at first, 24 for the eight fastest choices, of which eight are priced, else two."""
+    first, asked = first_plans(), list[tuple[Any, ...]]()
     choices = [replace(item.choice, depth=3) for item in ranked(12)]
     first._quick = [(float(-number), number, choice) for number, choice in enumerate(choices)]
     with (
         patch.object(
             quick,
             "greedy",
-            side_effect=lambda choice, *_, scorer, orders: asked.append((choice.family.dp, orders)),
+            side_effect=lambda choice, *_, orders, **more: asked.append(
+                (choice.family.dp, orders, *more.values())
+            ),
         ),
         patch.object(first.explorer, "partition", return_value=SimpleNamespace(estimator=None)),
     ):
         first.refine()
-    assert asked == [(dp, 24) for dp in range(12, 4, -1)]
+    below = 1.1 * first.explorer.incumbent
+    assert asked == [(dp, 24, first.explorer.estimator, 8, below) for dp in range(12, 4, -1)]
     assert len(first._quick) == 12
     ends = iter((5.0, 1.0, None, 2.0, 3.0, 4.0, 6.0, 7.0))
     for orders, priced in (({}, [1.0, 2.0]), ({"orders": 1}, [3.0, 4.0]), ({"orders": 1}, [6.0, 7.0])):

@@ -350,7 +350,7 @@ def test_before_an_ilp_comes_a_quick_plan_in_every_order() -> None:
         solve(opened, *parts)
 
     def planned(first: FirstPlans, choice: Choice, *parts: Any, **options: Any) -> float:
-        if options == {"orders": ALL_ORDERS}:
+        if options.get("orders") == ALL_ORDERS:
             events.append(("plan", choice))
         return plan(first, choice, *parts, **options)
 
@@ -519,7 +519,7 @@ def test_a_choice_that_stays_open_gets_a_quick_plan_once() -> None:
     explorer, families = opened()
     choice = Choice(family=of(families, 1, 1), depth=4, interleave=1)
     asked: list[Choice] = []
-    with patch.object(FirstPlans, "_plan", lambda _, planned, partition: asked.append(planned)):
+    with patch.object(FirstPlans, "_plan", lambda _, planned, partition, **options: asked.append(planned)):
         first = FirstPlans(explorer)
         first.of_open(choice)
         first.of_open(choice)

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import groupby, islice, pairwise, permutations, zip_longest
+from itertools import combinations, groupby, islice, pairwise, permutations, zip_longest
 from math import floor, inf
 
 import numpy as np
@@ -37,6 +37,12 @@ MOST_ORDERS = 1000
 FEW_ORDERS = 2
 """Orders that are tried to see whether it matters."""
 
+FEW_PRICED = 2
+"""Plans that are priced of those whose pipelines end soonest by a rough look."""
+
+MOST_SWAPS = 60
+"""Exchanges of two stages' compositions that are tried to make a plan better."""
+
 MORE_THRESHOLDS = 8
 """Common times above the least that are tried: a longer one lets faster stages take more."""
 
@@ -59,16 +65,46 @@ def greedy(
     *,
     scorer: Estimator | None = None,
     orders: int = FEW_ORDERS,
+    priced: int = FEW_PRICED,
+    swapped_below: float = 0.0,
 ) -> Scored | None:
-    """The best of a few plans with one pool after the other, priced by ``scorer``; None when none fits."""
+    """The best of a few plans with one pool after the other, priced by ``scorer``; None when none fits.
+
+    Of these ``priced`` are priced. Where the best takes less than ``swapped_below`` seconds, stages of it change places
+    as long as that makes it faster.
+    """
     stages = StageOptions(choice, estimator, limits)
     looks = (_Layers(stages, slots) for slots in islice(_orders(stages), 2 * orders))
     found = ((look, look.best()) for look in looks)
     quickest = sorted(
         ((look, best) for look, best in found if best is not None), key=lambda item: item[1].seconds
     )
-    climbed = (look.climbed(best) for look, best in quickest[:2])
-    return fastest(score(scorer or estimator, stages, end.options) for end in climbed)
+    least, slots = None, None
+    for look, best in quickest[:priced]:
+        scored = score(scorer or estimator, stages, look.climbed(best).options)
+        if scored is not None and fastest((least, scored)) is scored:
+            least, slots = scored, look.slots
+    if least is None or slots is None or least.estimate.step_seconds >= swapped_below:
+        return least
+    return _swapped(stages, scorer or estimator, slots, least)
+
+
+def _swapped(stages: StageOptions, scorer: Estimator, slots: list[int], best: Scored) -> Scored:
+    """The best after some exchanges of two stages' compositions, each of which made it faster."""
+    tries, faster = MOST_SWAPS, True
+    while faster and tries:
+        faster = False
+        for one, other in combinations(range(len(slots)), 2):
+            if slots[one] != slots[other] and tries:
+                swapped = [*slots]
+                swapped[one], swapped[other] = slots[other], slots[one]
+                if not stages.obeys(swapped):
+                    continue
+                tries -= 1
+                scored = layered(stages, swapped, scorer)
+                if scored is not None and scored.estimate.step_seconds < best.estimate.step_seconds:
+                    best, slots, faster = scored, swapped, True
+    return best
 
 
 def layered(

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, islice
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 from planner.capabilities import RECOMPUTES, Schedule
 from planner.cost.estimate import Estimator
@@ -47,6 +47,15 @@ in the second."""
 
 CHEAP_SHARES = 4
 """Choices of data parallelism that a cheap look takes, those with the least bounds."""
+
+OPEN_ORDERS = 4
+"""Orders of the device types that are tried for a choice that a round has left open."""
+
+MORE_PRICED = 8
+"""Plans of a choice that are priced before its ILP is solved, or where a round has left it open."""
+
+SWAPPED = 1.1
+"""What exchanges of stages make of a plan, at most."""
 
 CLIMBED = 12
 """Degrees of which the fastest plan is the start of a climb."""
@@ -646,7 +655,7 @@ class FirstPlans:
         asked = choice.family, choice.depth, choice.interleave, wanted, choice.schedule
         return self._plan(choice, partition) if partition.bounds.bound(*asked) < wanted else inf
 
-    def _plan(self, choice: Choice, partition: NetworkPartition, **options: int) -> float:
+    def _plan(self, choice: Choice, partition: NetworkPartition, **options: Any) -> float:
         """Offer a quick plan of a choice; its step, infinite when none fits."""
         explorer = self.explorer
         before = explorer.best
@@ -662,13 +671,19 @@ class FirstPlans:
         """A quick plan, once: for an ILP, which takes the longer the worse the best plan is."""
         if choice not in self._tried:
             self._tried.add(choice)
-            self._plan(choice, self.explorer.partition(choice.family), orders=ALL_ORDERS)
+            self._thorough_plan(choice, ALL_ORDERS)
 
     def of_open(self, choice: Choice) -> None:
         """A quick plan, once, of a choice that a round has left open: at its depth there may be none yet."""
         if choice not in self._opened:
             self._opened.add(choice)
-            self._plan(choice, self.explorer.partition(choice.family))
+            self._thorough_plan(choice, OPEN_ORDERS)
+
+    def _thorough_plan(self, choice: Choice, orders: int) -> None:
+        """One of so many orders, of which more are priced, and of exchanges of stages of what is near the best."""
+        below = SWAPPED * self.explorer.incumbent
+        partition = self.explorer.partition(choice.family)
+        self._plan(choice, partition, orders=orders, priced=MORE_PRICED, swapped_below=below)
 
     def know(self, family: Family, scored: Scored) -> None:
         """The best plan of a family, which the search has found."""
@@ -717,7 +732,7 @@ class FirstPlans:
         """More orders of the device types for the choices whose quick plans were fastest."""
         for _, _, choice in sorted(self._quick)[:REFINED]:
             self.explorer.deadline.check()
-            self._plan(choice, self.explorer.partition(choice.family), orders=ALL_ORDERS)
+            self._thorough_plan(choice, ALL_ORDERS)
 
     def polish(self) -> None:
         """The ILP on the choice of the best quick plan: a good incumbent makes every other choice smaller."""
