@@ -67,7 +67,7 @@ class Small:
 
     def bound(self, crossing: RequiredSend | None = None) -> LayerCountBound:
         """What is tried here."""
-        nodes = {kind.device_type[0]: own for kind, own in zip(self.kinds, self.nodes or [], strict=False)}
+        nodes = {kind.device_type[0]: own for kind, own in zip(self.kinds, self.nodes, strict=False)}
         return LayerCountBound(self.kinds, self.sent, self.layers, self.steps, 1, crossing, nodes=nodes)
 
     def pipelines(self, slow: float | None = None) -> Iterator[tuple[float, float, float]]:

@@ -23,7 +23,7 @@ from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.explorer import Explorer
 from planner.search.heuristics import greedy as greedies
 from planner.search.heuristics import quick
-from planner.search.heuristics.greedy import _Layers, _orders, greedy
+from planner.search.heuristics.greedy import QUICK, Effort, _Layers, _orders, greedy
 from planner.search.heuristics.quick import FirstPlans, _Ranked, everywhere
 from planner.search.islands import IslandShares
 from planner.search.milp.model import PipelineModel
@@ -307,26 +307,25 @@ def test_a_plan_comes_whatever_the_time() -> None:
 
 
 def test_orders_of_quick_plans() -> None:
-    """Two and their reverses at first, 24 for the eight fastest choices, of which eight are priced, else two."""
-    first, asked = first_plans(), list[tuple[Any, ...]]()
+    """Two and their reverses at first, 24 for the eight fastest choices, of which more are priced, else two."""
+    first, asked = first_plans(), list[tuple[int, Effort]]()
     choices = [replace(item.choice, depth=3) for item in ranked(12)]
     first._quick = [(float(-number), number, choice) for number, choice in enumerate(choices)]
     with (
         patch.object(
             quick,
             "greedy",
-            side_effect=lambda choice, *_, orders, **more: asked.append(
-                (choice.family.dp, orders, *more.values())
-            ),
+            side_effect=lambda choice, *_, effort, **more: asked.append((choice.family.dp, effort)),
         ),
         patch.object(first.explorer, "partition", return_value=SimpleNamespace(estimator=None)),
     ):
         first.refine()
     below = 1.1 * first.explorer.incumbent
-    assert asked == [(dp, 24, first.explorer.estimator, 8, below) for dp in range(12, 4, -1)]
+    thorough = Effort(orders=24, priced=26, swaps=133, swapped_below=below)
+    assert asked == [(dp, thorough) for dp in range(12, 4, -1)]
     assert len(first._quick) == 12
     ends = iter((5.0, 1.0, None, 2.0, 3.0, 4.0, 6.0, 7.0))
-    for orders, priced in (({}, [1.0, 2.0]), ({"orders": 1}, [3.0, 4.0]), ({"orders": 1}, [6.0, 7.0])):
+    for effort, priced in ((QUICK, [1.0, 2.0]), (Effort(orders=1), [3.0, 4.0]), (Effort(1, 1), [6.0])):
         with (
             patch.object(greedies, "StageOptions"),
             patch.object(greedies, "_orders", return_value=iter([[0]] * 50)),
@@ -337,7 +336,7 @@ def test_orders_of_quick_plans() -> None:
             layers.return_value.best.side_effect = lambda: (
                 None if (end := next(ends)) is None else SimpleNamespace(seconds=end, options=end)
             )
-            assert greedy(choices[0], None, MEGATRON, **orders) is None  # type: ignore[arg-type]
+            assert greedy(choices[0], None, MEGATRON, effort=effort) is None  # type: ignore[arg-type]
         assert [call.args[2] for call in score.call_args_list] == priced
 
 
@@ -414,7 +413,7 @@ def test_rounds_of_the_first_incumbent(depth: int, sorts: int, rounds: int) -> N
 
 
 def test_nodes_of_an_ilp() -> None:
-    """One at first, then 20 and 400, then as many as it takes; to a twentieth of the gap."""
+    """400 at first, then 4,000, then as many as it takes; to a twentieth of the gap."""
     opened_choice = open_choice()
     asked: list[tuple[float, int | None]] = []
 

@@ -22,8 +22,9 @@ from planner.search.bounds.groups import Group, group_rates, grouped, searched
 from planner.search.data_parallel import choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
 from planner.search.explorer import Explorer
-from planner.search.heuristics.greedy import ALL_ORDERS, layered
+from planner.search.heuristics.greedy import QUICK, Effort, layered
 from planner.search.heuristics.quick import (
+    ALL_ORDERS,
     FirstPlans,
     Wanted,
     _both_ways,
@@ -349,10 +350,10 @@ def test_before_an_ilp_comes_a_quick_plan_in_every_order() -> None:
         events.append(("ILP", opened.choice))
         solve(opened, *parts)
 
-    def planned(first: FirstPlans, choice: Choice, *parts: Any, **options: Any) -> float:
-        if options.get("orders") == ALL_ORDERS:
+    def planned(first: FirstPlans, choice: Choice, partition: Any, effort: Effort = QUICK) -> float:
+        if effort.orders == ALL_ORDERS:
             events.append(("plan", choice))
-        return plan(first, choice, *parts, **options)
+        return plan(first, choice, partition, effort)
 
     explorer._open()
     with patch.object(OpenChoice, "_solve", solved), patch.object(FirstPlans, "_plan", planned):
@@ -519,7 +520,7 @@ def test_a_choice_that_stays_open_gets_a_quick_plan_once() -> None:
     explorer, families = opened()
     choice = Choice(family=of(families, 1, 1), depth=4, interleave=1)
     asked: list[Choice] = []
-    with patch.object(FirstPlans, "_plan", lambda _, planned, partition, **options: asked.append(planned)):
+    with patch.object(FirstPlans, "_plan", lambda _, planned, *parts: asked.append(planned)):
         first = FirstPlans(explorer)
         first.of_open(choice)
         first.of_open(choice)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise, permutations, product
-from math import inf
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import patch
@@ -13,7 +12,10 @@ import pytest
 
 from planner.cluster.spec import PoolSpec
 from planner.cost.estimate import Estimator
+from planner.search.deadline import Deadline
+from planner.search.heuristics import greedy as greedies
 from planner.search.heuristics.greedy import (
+    Effort,
     _filled,
     _Layers,
     _moved,
@@ -204,8 +206,7 @@ def test_stages_change_places_where_that_is_faster() -> None:
     family = next(item for item in every if (item.dp, item.batch) == (1, 1))
     stages = StageOptions(Choice(family=family, depth=5, interleave=1), estimator, limits)
     plain, swapped = (
-        greedy(stages.choice, estimator, limits, orders=4, priced=8, swapped_below=below)
-        for below in (0.0, inf)
+        greedy(stages.choice, estimator, limits, effort=Effort(4, 8, swaps)) for swaps in (0, 60)
     )
     orders = (slots for slots in product(range(2), repeat=5) if max(map(slots.count, (0, 1))) <= 3)
     best = fastest(layered(stages, list(slots), estimator) for slots in orders)
@@ -216,6 +217,31 @@ def test_stages_change_places_where_that_is_faster() -> None:
     assert least <= swapped.estimate.step_seconds <= 1.05 * least < 0.5 * plain.estimate.step_seconds
     # It is left alone where it is not near what is wanted.
     known = plain.estimate.step_seconds
-    again = greedy(stages.choice, estimator, limits, orders=4, priced=8, swapped_below=known)
+    again = greedy(stages.choice, estimator, limits, effort=Effort(4, 8, 60, known))
     assert again is not None
     assert again.estimate.step_seconds == known
+    # After the limit one plan is priced, and none changed.
+    with patch.object(greedies, "layered") as changed, patch.object(greedies, "score", wraps=score) as priced:
+        late = greedy(stages.choice, estimator, limits, effort=Effort(4, 8, 60), deadline=Deadline(at=0.0))
+    assert late is not None
+    assert priced.call_count == 1
+    changed.assert_not_called()
+
+
+def test_exchanges_of_stages_come_to_an_end() -> None:
+    """No more are tried than said, and none of equal compositions."""
+    stages = options(TWO, 4)
+    choice, every = stages.choice, list[list[int]]()
+
+    def same(_: StageOptions, slots: list[int], *parts: object, **wanted: object) -> None:
+        every.append(slots)
+
+    with patch.object(greedies, "layered", same):
+        assert greedy(choice, stages.estimator, Limits(), effort=Effort(4, 8, 3)) is not None
+    assert len(every) == 3
+    assert all(sorted(slots) == [0, 0, 1, 1] for slots in every)
+    with patch.object(greedies, "layered", same):
+        every.clear()
+        greedy(choice, stages.estimator, Limits(), effort=Effort(4, 8, 60))
+    # Of six pairs of stages two are alike.
+    assert len(every) == 4

@@ -93,10 +93,6 @@ def _held(speeds: tuple[Speed, ...], layers: int) -> _Held:
     )
 
 
-_After = tuple[float, Numbers | None]
-"""A cutoff, and what stages have to do after the first micro-batch is back where that is known, [stage][direction]."""
-
-
 class LayerCountBound:
     """The bound of one family for any depth."""
 
@@ -122,11 +118,8 @@ class LayerCountBound:
         self._nodes, self._mixed = sorted(nodes.values(), key=lambda item: -item[1]), mixed
         # Of each pool its device types, and the most neighbours in the pipeline that a node holds: a run.
         pools = np.array([speed.device_type[0] for speed in speeds])
-        self._runs = [
-            (np.flatnonzero(pools == pool), most)
-            for pool, (_, most) in nodes.items()
-            if pool in pools and not mixed
-        ]
+        runs = [(np.flatnonzero(pools == pool), most) for pool, (_, most) in nodes.items() if pool in pools]
+        self._runs = [] if mixed else runs
         held = _held(tuple(speeds), layers)
         self._slots, self._seconds, self._each_seconds = held.slots, held.seconds, held.each_seconds
         self._most, self._free = held.most, held.free_bytes
@@ -214,11 +207,10 @@ class LayerCountBound:
         if not wanted:
             return float(reach[0])
         best = inf
-        after = (cutoff, trips) if cutoff < inf else None
         for begin in range(0, wanted, _STEPS):
             chosen = slice(begin, min(wanted, begin + _STEPS))
             busy = steps[chosen]
-            once = self._once_at(busy, depth, fixed, rooms, after)
+            once = self._once_at(busy, depth, fixed, rooms, cutoff, trips)
             ends = _ends(paths, busy, once) + self._tail * self._least_layers(busy, depth)
             ends[once == inf] = inf
             before = np.minimum.accumulate(np.concatenate([[best], ends[:-1]]))
@@ -227,35 +219,37 @@ class LayerCountBound:
                 # What does not end by the cutoff may have been left out.
                 return float(min(before[late.argmax()], cutoff))
             best = min(best, float(ends.min()))
-        return float(
-            min(best, reach[wanted] if wanted < len(steps) else inf, inf if after is None else cutoff)
-        )
+        return float(min(best, reach[wanted] if wanted < len(steps) else inf, cutoff))
 
     def _once_at(
-        self, busy: Numbers, depth: int, fixed: float, rooms: Numbers, after: _After | None = None
+        self,
+        busy: Numbers,
+        depth: int,
+        fixed: float,
+        rooms: Numbers,
+        cutoff: float,
+        trips: Numbers | None,
     ) -> Numbers:
         """Least seconds of one micro-batch with each of these of the busiest stage; infinite where not all is held.
 
-        With ``after``, also where not all is held by the cutoff.
+        Also where not all is done by the cutoff. ``trips``, where known, are what stages have to do after the first
+        micro-batch is back, [stage][direction].
         """
-        each = self._whole(busy, self._beside)
-        if after is not None:
-            each = np.minimum(each, self._within(after[0])[:, :, None])
+        each = np.minimum(self._whole(busy, self._beside), self._within(cutoff)[:, :, None])
         caps = each.max(axis=0)
         middle, first, last = caps[:3]
         most = caps[:3].max(axis=0)
-        slots = self._of_use(caps, depth)
+        slots = self._usable_slots(caps, depth)
         held = _best_slots(middle, slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
         if self.crossing is not None:
             held -= self._lost(caps[8], caps[:3].min(axis=0))
-        # Layers of the p best slots, less what those at crossings cannot hold, >= L
-        holds = (held >= self.layers - _ROUNDING) & (slots.sum(axis=1) >= depth - _ROUNDING)
         once: Numbers = fixed + self._rest(most, slots, depth)
-        trips = after[1] if after is not None else None
+        # Layers of the p best slots, less what those at crossings cannot hold, >= L
+        holds = (held >= self.layers - _ROUNDING) & (slots.sum(axis=1) >= depth - _ROUNDING) & (once < inf)
         # The best types at each position have the memory for them, and the time.
         if (trips is not None or (rooms[:, :, 0] < self._most).any()) and holds.any():
-            left = None if after is None or trips is None else (after[0] - once[holds], trips)
-            layers = self._held_by_position(each[:, :8, holds], slots[holds], rooms, left)
+            left = cutoff - once[holds]
+            layers = self._held_by_position(each[:, :8, holds], slots[holds], rooms, left, trips)
             holds[holds] = layers >= self.layers - _ROUNDING
         return np.where(holds, once, inf)
 
@@ -345,24 +339,20 @@ class LayerCountBound:
         return float(self.layers / (taken / self._seconds).sum() * (1 - _ROUNDING))
 
     def _held_by_position(
-        self, each: Numbers, slots: Numbers, rooms: Numbers, after: tuple[Numbers, Numbers] | None
+        self, each: Numbers, slots: Numbers, rooms: Numbers, left: Numbers, trips: Numbers | None
     ) -> Numbers:
         """Layers of any order of the device types, at most: the commonest kind everywhere, and what others gain on it.
 
-        ``each`` is what slots do with each recomputation in each role, [step][device type]; ``after``: the seconds
-        after the first micro-batch is back, [step], and what is to be done in them.
+        ``each`` is what slots do with each recomputation in each role, [step][device type]; ``left`` are the seconds
+        after the first micro-batch is back, [step], and ``trips`` what is to be done in them, where that is known.
         """
 
-        def in_time(role: int, stages: slice) -> Numbers:
+        def in_time(role: int, trips: Numbers, tails: Numbers | float = 0.0) -> Numbers:
             """Layers with which a stage ends in time, [recomputation][step][device type][stage]."""
-            assert after is not None
-            left, trips = after
-            forwards, backwards = trips[stages].T
-            # once + forwards (f + b) + (backwards - forwards) b <= T
+            forwards, backwards = trips.T
+            # once + forwards (f + b) + (backwards - forwards) b + tail <= T
             work = forwards * self._each_seconds[..., None] + (backwards - forwards) * self._backward[:, None]
-            if stages == slice(1):
-                # ... + tail, which other stages end while the last micro-batch comes back.
-                work = work + self._tails[:, None]
+            work = work + tails
             spare = left[:, None, None] - forwards * np.minimum(self._beside[role], _NEVER)[:, None]
             layers: Numbers = np.floor(spare / np.maximum(work, 1 / _NEVER)[:, None] + _ROUNDING)
             return np.maximum(layers, 0.0)
@@ -372,9 +362,11 @@ class LayerCountBound:
             able = np.minimum(each[:, role, ..., None], rooms[:, None])
             for place, own_role in ((0, first), (-1, last)):
                 able[..., place] = np.minimum(each[:, own_role], rooms[:, None, :, place])
-            if after is not None:
-                times = in_time(role, slice(None))
-                times[..., :1], times[..., -1:] = in_time(first, slice(1)), in_time(last, slice(-1, None))
+            if trips is not None:
+                times = in_time(role, trips)
+                # The others end their tails while the last micro-batch comes back to the first stage.
+                times[..., :1] = in_time(first, trips[:1], self._tails[:, None])
+                times[..., -1:] = in_time(last, trips[-1:])
                 able = np.minimum(able, times)
             held: Numbers = able.max(axis=0)
             return held
@@ -403,7 +395,7 @@ class LayerCountBound:
                 total = np.minimum(total, self._in_runs(own, ahead, behind, both, slots))
         return total
 
-    def _of_use(self, caps: Numbers, depth: int) -> Numbers:
+    def _usable_slots(self, caps: Numbers, depth: int) -> Numbers:
         """Slots that a pipeline may have, [step][device type]; ``caps`` is what one holds in each role.
 
         Where no stage of a pool holds a layer beside a send to another node, its runs of neighbours on one node begin

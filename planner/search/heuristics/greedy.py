@@ -23,25 +23,14 @@ from planner.cost.schedules import stage_paths, wraps
 from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.plan.placement import Slot, place_stages
+from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.pipeline import score
 from planner.search.space.choices import Choice
 from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits, Scored
 
-ALL_ORDERS = 24
-"""Orders of the device types along the pipeline that are tried where it matters."""
-
 MOST_ORDERS = 1000
 """Orders that are looked at, where the target does not start all of them."""
-
-FEW_ORDERS = 2
-"""Orders that are tried to see whether it matters."""
-
-FEW_PRICED = 2
-"""Plans that are priced of those whose pipelines end soonest by a rough look."""
-
-MOST_SWAPS = 60
-"""Exchanges of two stages' compositions that are tried to make a plan better."""
 
 MORE_THRESHOLDS = 8
 """Common times above the least that are tried: a longer one lets faster stages take more."""
@@ -58,52 +47,77 @@ GIVING = 3
 _ROUNDING = 1e-9
 
 
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many plans of a choice are looked at."""
+
+    orders: int = 2
+    """Orders of the device types along the pipeline that get a rough look, and their reverses."""
+    priced: int = 2
+    """Plans that are priced: those whose pipelines end soonest by that look."""
+    swaps: int = 0
+    """Exchanges of two stages of the best of them that are tried, each of which is to make it faster."""
+    swapped_below: float = inf
+    """Seconds of a step below which that is done."""
+
+
+QUICK = Effort()
+
+
 def greedy(
     choice: Choice,
     estimator: Estimator,
     limits: Limits,
     *,
     scorer: Estimator | None = None,
-    orders: int = FEW_ORDERS,
-    priced: int = FEW_PRICED,
-    swapped_below: float = 0.0,
+    effort: Effort = QUICK,
+    deadline: Deadline = NO_LIMIT,
 ) -> Scored | None:
     """The best of a few plans with one pool after the other, priced by ``scorer``; None when none fits.
 
-    Of these ``priced`` are priced. Where the best takes less than ``swapped_below`` seconds, stages of it change places
-    as long as that makes it faster.
+    After the deadline no more than one of them is priced.
     """
+    scorer = scorer or estimator
     stages = StageOptions(choice, estimator, limits)
-    looks = (_Layers(stages, slots) for slots in islice(_orders(stages), 2 * orders))
-    found = ((look, look.best()) for look in looks)
+    looks = (_Layers(stages, slots) for slots in islice(_orders(stages), 2 * effort.orders))
+    ends = ((look, look.best()) for look in looks)
     quickest = sorted(
-        ((look, best) for look, best in found if best is not None), key=lambda item: item[1].seconds
+        ((look, best) for look, best in ends if best is not None), key=lambda item: item[1].seconds
     )
-    least, slots = None, None
-    for look, best in quickest[:priced]:
-        scored = score(scorer or estimator, stages, look.climbed(best).options)
-        if scored is not None and fastest((least, scored)) is scored:
-            least, slots = scored, look.slots
-    if least is None or slots is None or least.estimate.step_seconds >= swapped_below:
+    found: list[tuple[float, int, Scored]] = []
+    for number, (look, best) in enumerate(quickest[: effort.priced]):
+        if number and deadline.struck:
+            break
+        scored = score(scorer, stages, look.climbed(best).options)
+        if scored is not None:
+            found.append((scored.estimate.step_seconds, number, scored))
+    if not found:
+        return None
+    seconds, number, least = min(found)
+    if seconds >= effort.swapped_below:
         return least
-    return _swapped(stages, scorer or estimator, slots, least)
+    return _swapped(stages, scorer, quickest[number][0].slots, least, effort.swaps, deadline)
 
 
-def _swapped(stages: StageOptions, scorer: Estimator, slots: list[int], best: Scored) -> Scored:
+def _swapped(
+    stages: StageOptions, scorer: Estimator, slots: list[int], best: Scored, tries: int, deadline: Deadline
+) -> Scored:
     """The best after some exchanges of two stages' compositions, each of which made it faster."""
-    tries, faster = MOST_SWAPS, True
-    while faster and tries:
+    faster = True
+    while faster:
         faster = False
         for one, other in combinations(range(len(slots)), 2):
-            if slots[one] != slots[other] and tries:
-                swapped = [*slots]
-                swapped[one], swapped[other] = slots[other], slots[one]
-                if not stages.obeys(swapped):
-                    continue
-                tries -= 1
-                scored = layered(stages, swapped, scorer)
-                if scored is not None and scored.estimate.step_seconds < best.estimate.step_seconds:
-                    best, slots, faster = scored, swapped, True
+            swapped = [*slots]
+            swapped[one], swapped[other] = slots[other], slots[one]
+            if swapped == slots or not stages.obeys(swapped):
+                continue
+            if not tries or deadline.struck:
+                return best
+            tries -= 1
+            seconds = best.estimate.step_seconds
+            scored = layered(stages, swapped, scorer, wanted_seconds=seconds)
+            if scored is not None and scored.estimate.step_seconds < seconds:
+                best, slots, faster = scored, swapped, True
     return best
 
 

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, islice
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from planner.capabilities import RECOMPUTES, Schedule
 from planner.cost.estimate import Estimator
@@ -24,7 +24,7 @@ from planner.search.bounds.rates import Speed
 from planner.search.data_parallel import MAX_MICRO_BATCH, DataParallel, Shares, best_of, shares_of
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
-from planner.search.heuristics.greedy import ALL_ORDERS, greedy, layered
+from planner.search.heuristics.greedy import QUICK, Effort, greedy, layered
 from planner.search.pipeline import OpenChoice, in_space, priced_on
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, families, orders_of, targets_of
 from planner.search.space.device_sets import Box
@@ -48,11 +48,20 @@ in the second."""
 CHEAP_SHARES = 4
 """Choices of data parallelism that a cheap look takes, those with the least bounds."""
 
-OPEN_ORDERS = 4
-"""Orders of the device types that are tried for a choice that a round has left open."""
+ALL_ORDERS = 24
+"""Orders of the device types along the pipeline that are tried where it matters."""
 
-MORE_PRICED = 8
-"""Plans of a choice that are priced before its ILP is solved, or where a round has left it open."""
+OPEN_ORDERS = 4
+"""Orders that are tried for a choice that a round has left open."""
+
+FEWEST_PRICED = 2
+"""Plans of such choices that are priced, at least."""
+
+STAGES_PRICED = 80
+"""Stages of all plans of one that are priced, else at most: a plan takes the longer the more it has."""
+
+STAGES_SWAPPED = 400
+"""The same of plans with stages exchanged."""
 
 SWAPPED = 1.1
 """What exchanges of stages make of a plan, at most."""
@@ -655,13 +664,20 @@ class FirstPlans:
         asked = choice.family, choice.depth, choice.interleave, wanted, choice.schedule
         return self._plan(choice, partition) if partition.bounds.bound(*asked) < wanted else inf
 
-    def _plan(self, choice: Choice, partition: NetworkPartition, **options: Any) -> float:
+    def _plan(self, choice: Choice, partition: NetworkPartition, effort: Effort = QUICK) -> float:
         """Offer a quick plan of a choice; its step, infinite when none fits."""
         explorer = self.explorer
         before = explorer.best
-        scored = greedy(choice, partition.estimator, explorer.limits, scorer=explorer.estimator, **options)
+        scored = greedy(
+            choice,
+            partition.estimator,
+            explorer.limits,
+            scorer=explorer.estimator,
+            effort=effort,
+            deadline=explorer.deadline,
+        )
         explorer.offer(scored)
-        if scored is not None and not options:
+        if scored is not None and effort is QUICK:
             self._quick.append((scored.estimate.step_seconds, len(self._quick), choice))
         if explorer.best is not before:
             self._promising = choice
@@ -681,9 +697,13 @@ class FirstPlans:
 
     def _thorough_plan(self, choice: Choice, orders: int) -> None:
         """One of so many orders, of which more are priced, and of exchanges of stages of what is near the best."""
-        below = SWAPPED * self.explorer.incumbent
-        partition = self.explorer.partition(choice.family)
-        self._plan(choice, partition, orders=orders, priced=MORE_PRICED, swapped_below=below)
+        effort = Effort(
+            orders=orders,
+            priced=max(FEWEST_PRICED, STAGES_PRICED // choice.depth),
+            swaps=STAGES_SWAPPED // choice.depth,
+            swapped_below=SWAPPED * self.explorer.incumbent,
+        )
+        self._plan(choice, self.explorer.partition(choice.family), effort)
 
     def know(self, family: Family, scored: Scored) -> None:
         """The best plan of a family, which the search has found."""
