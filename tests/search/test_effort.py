@@ -311,6 +311,7 @@ def test_orders_of_quick_plans() -> None:
     first, asked = first_plans(), list[tuple[int, Effort]]()
     choices = [replace(item.choice, depth=3) for item in ranked(12)]
     first._quick = [(float(-number), number, choice) for number, choice in enumerate(choices)]
+    first.explorer.cutoff_seconds = 8.0
     with (
         patch.object(
             quick,
@@ -320,8 +321,7 @@ def test_orders_of_quick_plans() -> None:
         patch.object(first.explorer, "partition", return_value=SimpleNamespace(estimator=None)),
     ):
         first.refine()
-    below = 1.1 * first.explorer.incumbent
-    thorough = Effort(orders=24, priced=26, swaps=133, swapped_below=below)
+    thorough = Effort(orders=24, priced=26, swaps=133, swapped_below=1.05 * 8.0)
     assert asked == [(dp, thorough) for dp in range(12, 4, -1)]
     assert len(first._quick) == 12
     ends = iter((5.0, 1.0, None, 2.0, 3.0, 4.0, 6.0, 7.0))
@@ -338,6 +338,22 @@ def test_orders_of_quick_plans() -> None:
             )
             assert greedy(choices[0], None, MEGATRON, effort=effort) is None  # type: ignore[arg-type]
         assert [call.args[2] for call in score.call_args_list] == priced
+
+
+@pytest.mark.parametrize(
+    ("depth", "devices", "priced", "swaps"), [(4, 2000, 13, 66), (50, 64, 2, 8), (16, 131_000, 2, 2)]
+)
+def test_large_plans_of_open_choices_are_fewer(depth: int, devices: int, priced: int, swaps: int) -> None:
+    """A thousand devices count as much as a stage."""
+    first, choice = first_plans(), replace(open_choice().choice, depth=depth)
+    first.explorer.estimator = cast(
+        "Estimator",
+        SimpleNamespace(topology=SimpleNamespace(device_types=[SimpleNamespace(devices=devices / 2)] * 2)),
+    )
+    with patch.object(first.explorer, "partition"), patch.object(first, "_plan") as plan:
+        first.of_open(choice)
+    effort = plan.call_args.args[2]
+    assert (effort.orders, effort.priced, effort.swaps) == (4, priced, swaps)
 
 
 def test_common_times_that_are_tried() -> None:

@@ -57,13 +57,17 @@ OPEN_ORDERS = 4
 FEWEST_PRICED = 2
 """Plans of such choices that are priced, at least."""
 
-STAGES_PRICED = 80
-"""Stages of all plans of one that are priced, else at most: a plan takes the longer the more it has."""
+PRICED = 80
+"""Stages of all plans of one that are priced, else at most. The time that a price takes grows with stages and devices:
+each ``DEVICES`` of the cluster count as a stage more."""
 
-STAGES_SWAPPED = 400
+SWAPS_PRICED = 400
 """The same of plans with stages exchanged."""
 
-SWAPPED = 1.1
+DEVICES = 1000
+"""Whose part of the price of a plan takes as long as a stage's."""
+
+SWAPPED = 1.05
 """What exchanges of stages make of a plan, at most."""
 
 CLIMBED = 12
@@ -697,10 +701,12 @@ class FirstPlans:
 
     def _thorough_plan(self, choice: Choice, orders: int) -> None:
         """One of so many orders, of which more are priced, and of exchanges of stages of what is near the best."""
+        devices = sum(kind.devices for kind in self.explorer.estimator.topology.device_types)
+        each = choice.depth + devices // DEVICES
         effort = Effort(
             orders=orders,
-            priced=max(FEWEST_PRICED, STAGES_PRICED // choice.depth),
-            swaps=STAGES_SWAPPED // choice.depth,
+            priced=max(FEWEST_PRICED, PRICED // each),
+            swaps=SWAPS_PRICED // each,
             swapped_below=SWAPPED * self.explorer.incumbent,
         )
         self._plan(choice, self.explorer.partition(choice.family), effort)
