@@ -139,6 +139,7 @@ class OptimizerCurves:
         for point in calibration.kernel_points:
             if point.kernel == "optimizer":
                 points.setdefault(name_key(point.gpu), {})[point.sizes[0]] = point.seconds
+        self._points = points
         self._largest = {gpu: max(own.items()) for gpu, own in points.items()}
         self._curves = {gpu: straight(own) for gpu, own in points.items()}
 
@@ -149,6 +150,19 @@ class OptimizerCurves:
             return None
         largest, seconds = self._largest[key]
         return seconds * elements / largest if elements > largest else self._curves[key](elements)[0]
+
+    def least_seconds(self, gpu: str, elements: float) -> float | None:
+        """What so many elements take at least of an update of as many or more; None as above."""
+        own = self.seconds(gpu, elements)
+        if own is None or not elements:
+            return own
+        # Between two points the seconds of an element rise or fall all the way, beyond the largest they stay.
+        further = (
+            elements * seconds / size
+            for size, seconds in self._points[name_key(gpu)].items()
+            if size > elements
+        )
+        return min((own, *further))
 
 
 class ExchangeCurves:

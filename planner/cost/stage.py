@@ -437,14 +437,6 @@ class Pricer:
             held_seconds=held[0] if self.traffic.holds_gradients(shape) else np.zeros(count),
         )
 
-    def tail_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
-        """What follows the last backward, that of ``micro``, on one group: exposed synchronisation and optimizer."""
-        return (
-            self.sync_seconds(shape, group, ring, micro)
-            + self.update_seconds(shape, group, ring)
-            + micro.step_copy_seconds
-        )
-
     def sync_seconds(self, shape: Shape, group: ReplicaGroup, ring: Ring, micro: MicroBatch) -> float:
         """Exposed synchronisation at the end of the step on one group whose last micro-batch is ``micro``."""
         end = self._at_end(shape, group, ring, micro, micro)
@@ -1255,11 +1247,18 @@ class Pricer:
         return fabric_share(kind, self.topology.cards(pool, fabric), self.calibration)
 
     def update_seconds(
-        self, shape: Shape, group: ReplicaGroup, ring: Ring, beside_seconds: float = 0.0
+        self,
+        shape: Shape,
+        group: ReplicaGroup,
+        ring: Ring,
+        beside_seconds: float = 0.0,
+        *,
+        part: bool = False,
     ) -> float:
         """The optimizer's step on one device of a group, without what its host does beside the backward.
 
-        Host and device update their shares at the same time, the device once the backward is over.
+        Host and device update their shares at the same time, the device once the backward is over. ``part`` for what
+        this shape takes at least of the step of a stage that holds more.
         """
         count = self._parameters(shape, group.tp)
         device_type = self.topology.device_type(group.pool, group.gpu)
@@ -1282,7 +1281,7 @@ class Pricer:
         experts = self.traffic.trained_experts(shape)
         share = (count - experts) / optimizer_ways(shape.zero, ring.ways(group.shard))
         share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
-        update = self._measured_update(device_type.gpu, share)
+        update = self._measured_update(device_type.gpu, share, part=part)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update, eager=self.target.eager_layers)
         seconds += paging_seconds(share, device_type, self.model.training)
@@ -1297,14 +1296,15 @@ class Pricer:
             )
         return seconds
 
-    def _measured_update(self, gpu: str, share: float) -> float | None:
+    def _measured_update(self, gpu: str, share: float, *, part: bool) -> float | None:
         """Seconds of the optimizer on so many elements by measurement, if there are any."""
         curves = self.optimizer_curves
         if curves is None or curves.seconds(gpu, 1.0) is None:
             return None
+        read = curves.least_seconds if part else curves.seconds
         if isinstance(share, np.ndarray):
-            return as_number(np.array([curves.seconds(gpu, elements) for elements in share]))
-        return curves.seconds(gpu, share)
+            return as_number(np.array([read(gpu, elements) for elements in share]))
+        return read(gpu, share)
 
     def _parameters(self, shape: Shape, tp: int) -> float:
         """Elements of the stage on one device of a replica that are trained."""

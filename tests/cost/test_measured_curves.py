@@ -400,6 +400,10 @@ def test_updates_between_and_beyond_the_measured_shares() -> None:
     assert 2.0 < (curves.seconds("A100", 150.0) or 0.0) < 3.0
     assert 0.0 < (curves.seconds("A100", 50.0) or 0.0) < 2.0
     assert curves.seconds("V100", 100) is None
+    # The largest update is the fastest for each element: 80 elements take 1 s of its 5.
+    assert curves.least_seconds("A100", 80.0) == pytest.approx(1.0)
+    assert curves.least_seconds("A100", 400.0) == 5.0
+    assert curves.least_seconds("V100", 100.0) is None
 
 
 def test_asking_again_is_quick() -> None:

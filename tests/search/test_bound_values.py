@@ -37,7 +37,7 @@ def speed(
         layer_seconds=layer,
         tail_seconds=tail,
         most_layers=100,
-        policies=(Policy(layer, ROOMY),),
+        policies=(Policy(layer, tail, ROOMY),),
         first_seconds=first,
         last_seconds=last,
         forward_seconds=layer / 3,
@@ -226,7 +226,7 @@ def test_one_micro_batch_in_time_by_hand() -> None:
 
 def test_memory_that_is_taken_holds_no_layer() -> None:
     """Nor less than none."""
-    taken = replace(speed(1.0), policies=(Policy(1.0, replace(ROOMY, free_bytes=-5.0)),))
+    taken = replace(speed(1.0), policies=(Policy(1.0, 0.0, replace(ROOMY, free_bytes=-5.0)),))
     bound = counted([taken, speed(2.0)], [hops(0.0, 0.0)] * 2, 8, 8)
     assert bound._rooms(2).tolist() == [[[0.0, 0.0], [1e9, 1e9]]]
 

@@ -29,7 +29,9 @@ def speed(seconds: float, slots: int, most: int, tail: float, backward: float = 
         first_seconds=0.1 * seconds,
         last_seconds=0.2 * seconds,
         backward_seconds=backward * seconds,
-        policies=(Policy(seconds, Room(free_bytes=float(most), layer_bytes=1.0, activation_bytes=0.0)),),
+        policies=(
+            Policy(seconds, tail, Room(free_bytes=float(most), layer_bytes=1.0, activation_bytes=0.0)),
+        ),
     )
 
 
@@ -157,11 +159,26 @@ def work(kinds: list[Speed]) -> Work:
     return Work(
         slots=np.array([[item.slots for item in kinds]]),
         ends=np.array([[[item.first_seconds, item.last_seconds] for item in kinds]]),
-        tails=np.array([[item.tail_seconds for item in kinds]]),
+        end_tails=np.array(
+            [
+                [
+                    [item.tied_seconds + item.first_tail_seconds, item.tied_seconds + item.last_tail_seconds]
+                    for item in kinds
+                ]
+            ]
+        ),
         policies=np.array(
             [
                 [
-                    [(policy.layer_seconds, policy.room.free_bytes, policy.room.layer_bytes, 0.0)]
+                    [
+                        (
+                            policy.layer_seconds,
+                            policy.tail_seconds,
+                            policy.room.free_bytes,
+                            policy.room.layer_bytes,
+                            0.0,
+                        )
+                    ]
                     for item in kinds
                     for policy in item.policies
                 ]
@@ -216,7 +233,7 @@ def test_equal_stages_are_bounded_exactly() -> None:
             most_layers=8,
             first_seconds=0.0,
             last_seconds=0.0,
-            policies=(Policy(1.0, Room(free_bytes=8.0, layer_bytes=1.0, activation_bytes=0.0)),),
+            policies=(Policy(1.0, 0.0, Room(free_bytes=8.0, layer_bytes=1.0, activation_bytes=0.0)),),
         )
     ]
     free = [Hops(inner_seconds=0.0, outer_seconds=0.0)]

@@ -23,7 +23,7 @@ def speed(layer: float, first: float, last: float) -> Speed:
         layer_seconds=layer,
         tail_seconds=0.0,
         most_layers=100,
-        policies=(Policy(layer, ROOM),),
+        policies=(Policy(layer, 0.0, ROOM),),
         first_seconds=first,
         last_seconds=last,
     )

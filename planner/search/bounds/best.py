@@ -275,7 +275,7 @@ class FamilyBounds:
                     ),
                     first_seconds=(first + hops.outer_seconds, first + apart.first_seconds),
                     last_seconds=(last + hops.outer_seconds, last + apart.last_seconds),
-                    tail_seconds=speed.tail_seconds,
+                    tail_seconds=policy.tail_seconds,
                     room=policy.room,
                     group=group,
                 )

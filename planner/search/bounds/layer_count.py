@@ -36,7 +36,7 @@ from planner.cost.schedules import (
     round_trip,
 )
 from planner.frozen import dataclass
-from planner.search.bounds.rates import RequiredSend, Speed, Work
+from planner.search.bounds.rates import END_TAILS, ENDS, RequiredSend, Speed, Work
 from planner.search.space.sends import Hops
 
 _ROUNDING = 1e-9
@@ -66,6 +66,8 @@ class _Held:
     seconds: Numbers
     """Of a layer for one micro-batch, [device type]."""
     each_seconds: Numbers
+    tails: Numbers
+    """Least end of the step per layer."""
     most: Numbers
     """Layers that fit, at most."""
     free_bytes: Numbers
@@ -84,6 +86,7 @@ def _held(speeds: tuple[Speed, ...], layers: int) -> _Held:
         slots=np.array([speed.slots for speed in speeds]),
         seconds=np.array([speed.layer_seconds for speed in speeds]),
         each_seconds=np.array([[policy.layer_seconds for policy in row] for row in policies]),
+        tails=np.array([[policy.tail_seconds for policy in row] for row in policies]),
         most=np.array([[float(min(layers, room.layers(1))) for room in row] for row in rooms]),
         free_bytes=np.array([[max(0.0, room.free_bytes) for room in row] for row in rooms]),
         layer_bytes=np.array([[room.layer_bytes for room in row] for row in rooms]),
@@ -125,23 +128,32 @@ class LayerCountBound:
         self._most, self._free = held.most, held.free_bytes
         self._layer_bytes, self._activation_bytes = held.layer_bytes, held.activation_bytes
         self._tail, self._ends = held.tail_seconds, held.ends_seconds
-        self._tails = np.array([speed.tail_seconds for speed in speeds])
+        self._tails = held.tails
         self._backward = np.array([speed.backward_seconds for speed in speeds])
         inner = chunks * np.array([item.inner_seconds for item in hops])
         outer = chunks * np.array([item.outer_seconds for item in hops])
         self._inner, self._outer = float(inner.min()), float(outer.min())
         # What a stage does beside its layers: in the middle, as the first and as the last one, and at a crossing.
-        first, last = (
-            np.array([getattr(speed, name) for speed in speeds]) for name in ("first_seconds", "last_seconds")
+        first, last, first_tail, last_tail, tied = (
+            np.array([getattr(speed, name) for speed in speeds])
+            for name in (*ENDS, *END_TAILS, "tied_seconds")
         )
         if is_v_shaped(schedule):
+            # Nothing hides behind backwards that are divided, but a tied embedding is there once.
             first, last = first + last, np.zeros_like(last)
+            first_tail, last_tail = np.maximum(first_tail, last_tail), np.zeros_like(last)
+            tied = np.zeros_like(tied)
         borders = chunks * np.array([item.borders.each for item in hops]).T
         beside = [inner, outer + first, outer + last, *borders[:3], borders[3] + first, borders[4] + last]
         self._border = self._border_seconds(borders)
         if crossing is not None:
             beside.append(np.full(len(speeds), chunks * crossing.seconds))
         self._beside = np.array(beside)
+        self._end_tails = np.zeros_like(self._beside)
+        """What a stage ends the step with beside the tails of its layers, [role][device type]."""
+        self._end_tails[[1, _FIRST]] = first_tail + tied
+        self._end_tails[[2, _LAST]] = last_tail + tied
+        self._first_tail = float((first_tail + tied).min())
 
     @cached_property
     def _all_steps(self) -> Numbers:
@@ -202,7 +214,7 @@ class LayerCountBound:
             return inf
         least = fixed + (self.layers - depth * self.chunks) * self.speeds[0].layer_seconds
         # Every longer ``busy`` ends later than ``reach``.
-        reach = _ends(paths, steps, np.full(len(steps), least))
+        reach = self._ends_at(paths, steps, np.full(len(steps), least))
         wanted = int(np.searchsorted(reach, cutoff))
         if not wanted:
             return float(reach[0])
@@ -211,7 +223,7 @@ class LayerCountBound:
             chosen = slice(begin, min(wanted, begin + _STEPS))
             busy = steps[chosen]
             once = self._once_at(busy, depth, fixed, rooms, cutoff, trips)
-            ends = _ends(paths, busy, once) + self._tail * self._least_layers(busy, depth)
+            ends = self._ends_at(paths, busy, once) + self._tail * self._least_layers(busy, depth)
             ends[once == inf] = inf
             before = np.minimum.accumulate(np.concatenate([[best], ends[:-1]]))
             late = reach[chosen] >= before
@@ -271,7 +283,8 @@ class LayerCountBound:
         """Layers of which a slot does all micro-batches, and ends the step, in so many seconds: as ``_whole``."""
         # m b + tail <= T
         work = self.micro_batches * self._each_seconds + self._tails
-        spare = seconds * (1 + _ROUNDING) - self.micro_batches * np.minimum(self._beside, _NEVER)
+        beside = self.micro_batches * np.minimum(self._beside, _NEVER) + self._end_tails
+        spare = seconds * (1 + _ROUNDING) - beside
         layers = np.floor(spare / work[:, None] + _ROUNDING)
         held: Numbers = np.minimum(np.maximum(layers, 0.0), self._most[:, None])
         return held
@@ -295,8 +308,12 @@ class LayerCountBound:
         for _ in range(_ROUNDS):
             if once == inf:
                 return inf
-            # times once + visits busy <= T
-            ends = [(seconds - times * once) / visits for times, visits in paths if visits]
+            # times once + visits busy + tail of the first stage <= T
+            ends = [
+                (seconds - times * once - (self._first_tail if times else 0.0)) / visits
+                for times, visits in paths
+                if visits
+            ]
             if min(ends) <= 0:
                 return inf
             busy = np.array([min(ends) * (1 + _ROUNDING)])
@@ -323,7 +340,7 @@ class LayerCountBound:
             (
                 self.micro_batches
                 * (self.layers * policy.layer_seconds + speed.first_seconds + speed.last_seconds)
-                + self.layers * speed.tail_seconds
+                + self.layers * policy.tail_seconds
                 for speed in self.speeds
                 for policy in speed.policies
                 if policy.room.layers(1) >= self.layers
@@ -347,13 +364,17 @@ class LayerCountBound:
         after the first micro-batch is back, [step], and ``trips`` what is to be done in them, where that is known.
         """
 
-        def in_time(role: int, trips: Numbers, tails: Numbers | float = 0.0) -> Numbers:
+        def in_time(role: int, trips: Numbers, *, tail: bool = False) -> Numbers:
             """Layers with which a stage ends in time, [recomputation][step][device type][stage]."""
             forwards, backwards = trips.T
             # once + forwards (f + b) + (backwards - forwards) b + tail <= T
             work = forwards * self._each_seconds[..., None] + (backwards - forwards) * self._backward[:, None]
-            work = work + tails
-            spare = left[:, None, None] - forwards * np.minimum(self._beside[role], _NEVER)[:, None]
+            beside = forwards * np.minimum(self._beside[role], _NEVER)[:, None]
+            if tail:
+                work, beside = work + self._tails[..., None], beside + self._end_tails[role][:, None]
+            else:
+                beside = beside + self._first_tail
+            spare = left[:, None, None] - beside
             layers: Numbers = np.floor(spare / np.maximum(work, 1 / _NEVER)[:, None] + _ROUNDING)
             return np.maximum(layers, 0.0)
 
@@ -364,8 +385,8 @@ class LayerCountBound:
                 able[..., place] = np.minimum(each[:, own_role], rooms[:, None, :, place])
             if trips is not None:
                 times = in_time(role, trips)
-                # The others end their tails while the last micro-batch comes back to the first stage.
-                times[..., :1] = in_time(first, trips[:1], self._tails[:, None])
+                # The others end their tails while the last micro-batch comes back to the first stage, which has one.
+                times[..., :1] = in_time(first, trips[:1], tail=True)
                 times[..., -1:] = in_time(last, trips[-1:])
                 able = np.minimum(able, times)
             held: Numbers = able.max(axis=0)
@@ -499,6 +520,16 @@ class LayerCountBound:
         paths = (busiest_path(row, depth, self.micro_batches) for row in rows)
         return [(path.once, path.busy) for path in paths if path is not None]
 
+    def _ends_at(self, paths: Sequence[tuple[int, int]], busy: Numbers, once: Numbers) -> Numbers:
+        """The end of the longest of these paths; those through all stages come back to the first one."""
+        # A path that does not run through all stages says nothing of ``once``, which may be infinite.
+        ends = [
+            times * once + visits * busy + self._first_tail if times else visits * busy
+            for times, visits in paths
+        ]
+        longest: Numbers = np.maximum.reduce(ends)
+        return longest
+
 
 def late(
     work: Work,
@@ -514,20 +545,24 @@ def late(
     ``v_shaped`` are families with pipelines whose first stage may have both ends of the model.
     """
     seconds = BEYOND * cutoff
-    each, free, layer, activation = np.moveaxis(work.policies, 3, 0)
+    each, tails, free, layer, activation = np.moveaxis(work.policies, 3, 0)
     times = np.array(steps, dtype=np.float64)[:, None, None]
-    begin, end = np.moveaxis(work.ends, 2, 0)
-    ends = np.stack([np.zeros_like(work.slots), begin, end, begin + end])
+    # All micro-batches of what stands beside the layers, and the end of the step.
+    begin, end = np.moveaxis(times * work.ends + work.end_tails, 2, 0)
+    both = np.sum(times * work.ends, axis=2)
+    ends = np.stack([np.zeros_like(work.slots), begin, end, both])
     # [role][family][device type][recomputation][stages behind]
     # m b + tail <= T
-    spare = seconds * (1 + _ROUNDING) - times * ends[..., None]
-    done = np.maximum(0.0, np.floor(spare / (times * each + work.tails[..., None]) + _ROUNDING))[..., None]
+    spare = seconds * (1 + _ROUNDING) - ends[..., None]
+    done = np.maximum(0.0, np.floor(spare / (times * each + tails) + _ROUNDING))[..., None]
     stages, behind = np.array(depths)[:, None], np.arange(max(depths))
     flights = np.minimum(behind + 1, np.array(steps)[:, None])[:, None, None]
     bytes_each = layer[..., None] + flights * activation[..., None]
     rooms = np.floor(np.minimum(1e9, np.maximum(0.0, free)[..., None] / bytes_each) + 1e-6)
     own, first, last, both = np.minimum(done, rooms).max(axis=3)
     total = _wherever(work.slots, stages, own, first, last)
+    # A stage on its own hides what one of two would not.
+    total = np.maximum(total, np.where(work.slots > 0, both[:, :, 0], 0.0).max(axis=1))
     if any(v_shaped):
         total = np.where(v_shaped, np.maximum(total, _wherever(work.slots, stages, own, both, own)), total)
     # The best slots, wherever they stand.
@@ -562,14 +597,6 @@ def _anywhere(held: Numbers, slots: Numbers) -> Numbers:
     share = np.clip(slots[..., None] - np.arange(held.shape[2]), 0.0, 1.0)
     total: Numbers = usual[:, 0].sum(axis=1) + (gains * share).sum(axis=(1, 2))
     return total
-
-
-def _ends(paths: Sequence[tuple[int, int]], busy: Numbers, once: Numbers) -> Numbers:
-    """The end of the longest of these paths."""
-    # A path that does not run through all stages says nothing of ``once``, which may be infinite.
-    ends = [times * once + visits * busy if times else visits * busy for times, visits in paths]
-    longest: Numbers = np.maximum.reduce(ends)
-    return longest
 
 
 def _loss(held: Numbers, left: Numbers, least: int) -> Numbers:

@@ -11,6 +11,10 @@ The path that goes up to a stage, does its work there and ends the step has all 
 
     T >= L / sum_k (1 / (m l_k + t_k)) (1 - c/v)^k    where c is the least f / (m l + t)
 
+L counts what embedding and head are worth in layers. In the second bound that is the head alone, with what it adds to
+the end of the step where the embedding is elsewhere: the forwards ahead of a stage are a part c of layers, not of an
+embedding.
+
 Where backwards are divided only the stage's own work is counted, which is the same with v without end.
 """
 
@@ -23,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.cost.schedules import and_back
-from planner.search.bounds.rates import Speed
+from planner.search.bounds.rates import ENDS, Speed
 from planner.search.space.sends import Hops
 
 Seconds = NDArray[np.float64]
@@ -36,9 +40,19 @@ class RampBound:
         self._steps = micro_batches
         work = [micro_batches * speed.layer_seconds for speed in speeds]
         whole = [seconds + speed.tail_seconds for seconds, speed in zip(work, speeds, strict=True)]
-        self._back = _Ramp(speeds, work, layers, micro_batches, most)
+        ends = [[micro_batches * getattr(speed, name) for name in ENDS] for speed in speeds]
+        head = [
+            (0.0, micro_batches * speed.last_seconds + speed.last_tail_seconds + speed.tied_seconds)
+            for speed in speeds
+        ]
+        self._back = _Ramp(speeds, work, ends, layers, micro_batches, most)
         self._tail = min(speed.tail_seconds for speed in speeds)
-        self._ahead = _Ramp(speeds, whole, layers, micro_batches, most)
+        self._first_tail = min(
+            speed.tail_seconds + speed.first_tail_seconds + speed.tied_seconds for speed in speeds
+        )
+        self._ahead = _Ramp(speeds, whole, head, layers, micro_batches, most)
+        # One stage with both ends may hide more.
+        self._own = _Ramp(speeds, whole, ends, layers, micro_batches, most)
         self._forward = min(
             speed.forward_seconds / seconds for speed, seconds in zip(speeds, whole, strict=True)
         )
@@ -55,19 +69,30 @@ class RampBound:
         back = path.before.forward / (path.own.forward * chunks)
         # T >= sum_{i<k} f_i / v + m c_k + t_k, likewise.
         ahead = self._forward / chunks
-        if divided:
-            back = ahead = 0.0
         send = None if hops is None else chunks * min(item.inner_seconds for item in hops)
-        return np.maximum(self._back.ends(1.0 - back, send) + self._tail, self._ahead.ends(1.0 - ahead, send))
+        own: Seconds = np.maximum(self._back.ends(1.0, send) + self._tail, self._own.ends(1.0, send))
+        if divided:
+            return own
+        several = np.maximum(
+            self._back.ends(1.0 - back, send) + self._first_tail, self._ahead.ends(1.0 - ahead, send)
+        )
+        together: Seconds = np.minimum(np.maximum(several, own), own[0])
+        return together
 
 
 class _Ramp:
     """Slots one behind the other, each with a part ``ratio`` of the time of the one before."""
 
     def __init__(
-        self, speeds: Sequence[Speed], seconds: Sequence[float], layers: int, micro_batches: int, most: int
+        self,
+        speeds: Sequence[Speed],
+        seconds: Sequence[float],
+        ends: Sequence[Sequence[float]],
+        layers: int,
+        micro_batches: int,
+        most: int,
     ) -> None:
-        """``seconds`` are those that each speed takes for a layer in the whole step."""
+        """What each speed takes in the whole step: ``seconds`` for a layer, ``ends`` for embedding and head."""
         self._steps = micro_batches
         order = sorted(range(len(speeds)), key=lambda index: seconds[index])
         self._rates = by_position(
@@ -76,10 +101,10 @@ class _Ramp:
         self._weight = np.cumsum(self._rates)
         self._fastest = 1 / seconds[order[0]]
         # Layers, and what embedding and head are worth in layers at least: each on the type where that is least.
-        each = list(zip(speeds, seconds, strict=True))
-        first = min(micro_batches * speed.first_seconds / own for speed, own in each)
-        last = min(micro_batches * speed.last_seconds / own for speed, own in each)
-        self._layers = layers + first + last
+        worth = zip(
+            *([one / own for one in both] for both, own in zip(ends, seconds, strict=True)), strict=True
+        )
+        self._layers = layers + sum(map(min, worth))
         self._last: tuple[float, NDArray[np.floating[Any]], Seconds] | None = None
 
     def ends(self, ratio: float, send: float | None) -> Seconds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import floor, inf
 from typing import NamedTuple, cast
 
@@ -12,11 +12,10 @@ import numpy as np
 
 from planner.capabilities import Recompute, Schedule
 from planner.cluster.topology import DeviceType
-from planner.cost.arrays import Numbers, as_array, as_number, larger
+from planner.cost.arrays import Numbers, as_array, as_number, larger, smaller
 from planner.cost.communication import ALONE, Ring, Rings, carried_rates, inside_rate
 from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
-from planner.cost.memory import trained_of
 from planner.cost.shape import Shape, Whole, whole_model
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import MicroBatch
@@ -58,6 +57,8 @@ class Policy:
 
     layer_seconds: float
     """Forward and backward of one layer for one micro-batch."""
+    tail_seconds: float
+    """Least end of the step per layer held: a longer backward hides more of it."""
     room: Room
 
 
@@ -80,6 +81,12 @@ class Speed:
     """What the embedding adds to a micro-batch."""
     last_seconds: float
     """What the head adds to a micro-batch."""
+    first_tail_seconds: float = 0.0
+    """What the embedding adds to the end of the step, at least, where another stage has the head."""
+    last_tail_seconds: float = 0.0
+    """What the head adds to it, likewise."""
+    tied_seconds: float = 0.0
+    """What each of the two stages takes besides to add up the gradients of a tied embedding."""
     forward_seconds: float = 0.0
     """The part of ``layer_seconds`` before the backward, at least."""
     backward_seconds: float = 0.0
@@ -94,13 +101,14 @@ class Work:
     """[family][device type]."""
     ends: Numbers
     """``first_seconds`` and ``last_seconds``, [family][device type][end]."""
-    tails: Numbers
-    """``tail_seconds``, [family][device type]."""
+    end_tails: Numbers
+    """What both add to the end of the step where they are on two stages, [family][device type][end]."""
     policies: Numbers
-    """Seconds of a layer and the fields of its ``Room``, [family][device type][recomputation][field]."""
+    """Seconds and tail of a layer, and the fields of its ``Room``, [family][device type][recomputation][field]."""
 
 
 ENDS = ("first_seconds", "last_seconds")
+END_TAILS = ("first_tail_seconds", "last_tail_seconds")
 ROOM = ("free_bytes", "layer_bytes", "activation_bytes")
 
 
@@ -174,20 +182,27 @@ class Rates:
         """What stages of families of one target, tp and recomputation do and hold."""
         each = [self._cases_of(family) for family in families]
         slots = [[cases.slots[number] for cases, number in row] for row in each]
-        ends = [[[cases.pace[name][number] for name in ENDS] for cases, number in row] for row in each]
+        ends, tails, tied = (
+            np.array(
+                [[[cases.pace[name][number] for name in names] for cases, number in row] for row in each]
+            )
+            for names in (ENDS, END_TAILS, ("tied_seconds",))
+        )
         policies = [
             [
                 [
-                    (seconds[number], *(room[name][number] for name in ROOM))
-                    for seconds, room in cases.policies
+                    (own.seconds[number], own.tails[number], *(own.room[name][number] for name in ROOM))
+                    for own in cases.policies
                 ]
                 for cases, number in row
             ]
             for row in each
         ]
-        tails = [[cases.pace["tail_seconds"][number] for cases, number in row] for row in each]
         return Work(
-            slots=np.array(slots), ends=np.array(ends), tails=np.array(tails), policies=np.array(policies)
+            slots=np.array(slots),
+            ends=ends,
+            end_tails=tails + tied,
+            policies=np.array(policies),
         )
 
     def pricer(self, family: Family) -> Pricer:
@@ -401,27 +416,33 @@ class Rates:
         )
 
     def _paces(self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole, count: int) -> _Paces:
-        pace = self._pace(family, group, ring, sequences)
-        each = [seconds for _, seconds in self._layer_seconds(family, group, ring, sequences, pace)]
-        return _columns(pace, count), [_columns({"": seconds}, count)[""] for seconds in each]
-
-    def _layer_seconds(
-        self,
-        family: Family,
-        group: ReplicaGroup,
-        ring: Ring,
-        sequences: Whole,
-        pace: Mapping[str, float | Numbers],
-    ) -> Iterator[tuple[Recompute, float | Numbers]]:
-        """Each recomputation of a family, with the seconds of a layer."""
+        """Fields of ``Speed``, and seconds and tail of a layer with each recomputation."""
         pricer = self.pricer(family)
+        each = []
         for recompute in policies_of(family):
-            if recompute in (family.recompute, "none"):
-                yield recompute, pace["layer_seconds"]
-            else:
-                shape = self._shape(family, group.tp, recompute)
-                micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
-                yield recompute, micro.seconds - micro.host_seconds
+            shape = self._shape(family, group.tp, recompute)
+            # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
+            micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
+            each.append((micro, self._tail(family, shape, group, ring, sequences, micro)))
+        # The least recomputation is the fastest; the computation of an end may hide traffic of layers, and shows with
+        # what is left of it.
+        micro, shown = each[0][0], 1.0 - pricer.framework.overlap if family.zero >= 2 else 1.0
+        shape = self._shape(family, group.tp)
+        embedding, head = pricer.ends_seconds(shape, group, cast("int", sequences))
+        pace: dict[str, float | Numbers] = {
+            "layer_seconds": micro.seconds - micro.host_seconds,
+            "forward_seconds": micro.forward_seconds - micro.host_seconds / 2,
+            "backward_seconds": micro.backward_seconds - micro.host_seconds / 2,
+            "first_seconds": shown * embedding,
+            "last_seconds": shown * head,
+        }
+        for name in _Tail._fields:
+            pace[name] = reduce(smaller, (getattr(tail, name) for _, tail in each))
+        policies = [
+            _columns({"seconds": micro.seconds - micro.host_seconds, "tails": tail.tail_seconds}, count)
+            for micro, tail in each
+        ]
+        return _columns(pace, count), policies
 
     def _free_speed(self, family: Family, device_type: DeviceType) -> Speed | None:
         """Each stage chooses its degrees: slots are devices, seconds are device-seconds at the best degrees."""
@@ -438,7 +459,7 @@ class Rates:
             backward_seconds=min(devices * speed.backward_seconds for devices, speed in speeds),
             tail_seconds=0.0,
             most_layers=self.estimator.model.layers,
-            policies=(Policy(best, _UNLIMITED),),
+            policies=(Policy(best, 0.0, _UNLIMITED),),
             first_seconds=ends * best,
             last_seconds=0.0,
         )
@@ -469,44 +490,64 @@ class Rates:
         share = family.micro_batches * (family.batch * family.context.ways // dp)
         return replicas_on(device_type, tp, dp, share, family.micro_batches)
 
-    def _pace(
-        self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole
-    ) -> Mapping[str, float | Numbers]:
-        """Seconds at best, by field of ``Speed``."""
-        pricer = self.pricer(family)
-        shape = self._shape(family, group.tp)
-        # The traffic of ZeRO 2 and 3 in a micro-batch grows with the layers like their computation.
-        micro = pricer.micro_batch(shape, group, cast("int", sequences), ring)
-        # The computation of an end may hide traffic of layers, and shows with what is left of it.
-        shown = 1.0 - pricer.framework.overlap if family.zero >= 2 else 1.0
-        embedding, head = pricer.ends_seconds(shape, group, cast("int", sequences))
-        return {
-            "layer_seconds": micro.seconds - micro.host_seconds,
-            "forward_seconds": micro.forward_seconds - micro.host_seconds / 2,
-            "backward_seconds": micro.backward_seconds - micro.host_seconds / 2,
-            "first_seconds": shown * embedding,
-            "last_seconds": shown * head,
-            "tail_seconds": self._tail_seconds(family, group, ring, sequences, micro),
-        }
+    def _tail(
+        self,
+        family: Family,
+        shape: Shape,
+        group: ReplicaGroup,
+        ring: Ring,
+        sequences: Whole,
+        micro: MicroBatch,
+    ) -> _Tail:
+        """Least end of the step of stages with one recomputation; ``micro`` is the micro-batch of a layer.
 
-    def _tail_seconds(
-        self, family: Family, group: ReplicaGroup, ring: Ring, sequences: Whole, micro: MicroBatch
-    ) -> float:
-        """Least end of the step per layer: of a family without pipelines that of the whole model, which hides more."""
-        pricer, model = self.pricer(family), self.estimator.model
-        if not stays_whole(family, model):
-            shape = self._shape(family, group.tp)
-            if model.frozen or model.tower is not None or model.beside or model.first_runs or model.last_runs:
-                # What stands beside these layers has little or nothing to reduce, but hides reductions of theirs.
-                return pricer.update_seconds(shape, group, ring) + micro.step_copy_seconds
-            return pricer.tail_seconds(
-                shape, group, ring, _beside_ends(pricer, shape, group, ring, sequences, micro)
+        With x and y seconds of traffic at the end and of what may hide it, a share o of it at most, x - o min(x, y)
+        shows. Layers add r to x and b to y, an end of the model R and B. What shows of k layers is k t, of k layers and
+        an end at least k t + E: the difference falls in k, as t = max((1 - o) r, r - o b), and E is that of all layers.
+
+        A slower ring than the best may make y longer and hide more, but no more than the micro-batch takes longer: the
+        bounds count a micro-batch of a stage with its tail.
+        """
+        pricer, layers = self.pricer(family), self.estimator.model.layers
+        if stays_whole(family, self.estimator.model):
+            return self._whole_tail(family, shape.recompute, group, ring, sequences)
+
+        def update(shape: Shape) -> float:
+            """Of optimizer and copies, which nothing hides."""
+            seconds = pricer.update_seconds(shape, group, ring, part=True)
+            return seconds + pricer.step_copy_seconds(shape, group, ring.size)
+
+        own, sync = update(shape), pricer.sync_seconds(shape, group, ring, micro)
+        least, more, tied = sync + own, [], 0.0
+        for stage in (0, shape.depth - 1):
+            one = replace(shape, stage=stage)
+            every = replace(one, chunks=(layers,))
+            end = pricer.micro_batch(one, group, cast("int", sequences), ring)
+            # k layers and an end take no longer than one layer with it and k - 1 without.
+            longest = replace(
+                end,
+                forward_seconds=end.forward_seconds + (layers - 1) * micro.forward_seconds,
+                backward_seconds=end.backward_seconds + (layers - 1) * micro.backward_seconds,
             )
-        # The longest backward hides most.
-        shape = whole_model(model, family.zero, policies_of(family)[-1], family.offload)
+            tied = pricer.tied_seconds(every, group)
+            shows = pricer.sync_seconds(every, group, ring, longest) - tied - layers * sync
+            # max(u, v) of k layers and an end less k max(u, v) falls too; what was measured is a line through all.
+            shows += smaller(update(one) - own, update(every) - layers * own)
+            more.append(larger(0.0, shows))
+            # k t + E >= k (t + E) where E < 0
+            least = least + smaller(0.0, shows)
+        return _Tail(larger(own, least), more[0], more[1], tied)
+
+    def _whole_tail(
+        self, family: Family, recompute: Recompute, group: ReplicaGroup, ring: Ring, sequences: Whole
+    ) -> _Tail:
+        """The same of a family without pipelines: the whole model hides more."""
+        pricer, model = self.pricer(family), self.estimator.model
+        shape = whole_model(model, family.zero, recompute, family.offload)
         shape = replace(shape, folding=family.folding)
         last = pricer.micro_batch(shape, group, cast("int", sequences), ring)
-        return pricer.tail_seconds(shape, group, ring, last) / model.layers
+        tail = pricer.sync_seconds(shape, group, ring, last) + last.step_copy_seconds
+        return _Tail((tail + pricer.update_seconds(shape, group, ring)) / model.layers, 0.0, 0.0, 0.0)
 
     def _ring_rates(self, target: str, device_type: DeviceType, tp: int) -> RingRates:
         key = target, device_type.key, tp
@@ -601,8 +642,25 @@ class Rates:
         )
 
 
-_Paces = tuple[dict[str, list[float]], list[list[float]]]
-"""Seconds by field of ``Speed``, and those of a layer with each recomputation, each [case]."""
+class _Tail(NamedTuple):
+    """The fields of ``Speed`` about the end of the step."""
+
+    tail_seconds: float
+    first_tail_seconds: float
+    last_tail_seconds: float
+    tied_seconds: float
+
+
+_Paces = tuple[dict[str, list[float]], list[dict[str, list[float]]]]
+"""Seconds by field of ``Speed``, and ``seconds`` and ``tails`` of a layer with each recomputation, each [case]."""
+
+
+class _Policies(NamedTuple):
+    """``Policy`` of many cases, [case]."""
+
+    seconds: list[float]
+    tails: list[float]
+    room: dict[str, list[float]]
 
 
 class _Cases:
@@ -640,9 +698,10 @@ class _Cases:
         return self._paces[0]
 
     @property
-    def policies(self) -> Iterator[tuple[list[float], dict[str, list[float]]]]:
-        """Seconds of a layer, and room, with each recomputation."""
-        return zip(self._paces[1], self.rooms, strict=True)
+    def policies(self) -> Iterator[_Policies]:
+        """What each recomputation takes and leaves."""
+        for paces, room in zip(self._paces[1], self.rooms, strict=True):
+            yield _Policies(**paces, room=room)
 
     def room(self, number: int) -> tuple[float, int]:
         """Slots and the layers that one holds when least micro-batches are in flight, of one case."""
@@ -660,8 +719,10 @@ class _Cases:
         most = self._most(rooms)
         if not slots or not most:
             return None
-        seconds = (column[number] for column in self._paces[1])
-        policies = tuple(Policy(one, room) for one, room in zip(seconds, rooms, strict=True))
+        policies = tuple(
+            Policy(own.seconds[number], own.tails[number], room)
+            for own, room in zip(self.policies, rooms, strict=True)
+        )
         return Speed(
             device_type=self.device_type,
             slots=slots,
@@ -675,45 +736,6 @@ def _alike(family: Family) -> object:
     """What families have in common that are priced at once."""
     same = family.target, family.zero, family.recompute, family.tp, family.folding
     return *same, family.context, family.offload, family.shard_size is None
-
-
-def _beside_ends(
-    pricer: Pricer, shape: Shape, group: ReplicaGroup, ring: Ring, sequences: Whole, micro: MicroBatch
-) -> MicroBatch:
-    """The micro-batch of a layer, as much longer as embedding and head may hide of what layers exchange at the end.
-
-    With r and b seconds of a layer's traffic and computation, R and B of those of the ends and o the overlap, k layers
-    show k r + R - o min(k r + R, k b + B), which is at least k (r - o min(r, b + max(0, B - R / o))).
-    """
-    traffic, overlap, ways = pricer.traffic, pricer.framework.overlap, shape.folding.ways
-    if not overlap:
-        return micro
-
-    device_type = pricer.topology.device_type(group.pool, group.gpu)
-
-    def moved(layers: int, first: bool, last: bool) -> tuple[float, float]:
-        launch_seconds = pricer.launch_seconds(device_type)
-        return traffic.in_micro_batch(shape, ring, layers, first, last, group.tp, launch_seconds)
-
-    forwards, none = pricer.model.training.forwards, moved(1, False, False)
-    slowest = pricer.stretch(device_type, ring, group.tp)
-    each = pricer.end_passes(group, cast("int", sequences))
-    more_forward = more_backward = 0.0
-    for first, last in ((True, False), (False, True), (True, True)):
-        elements = trained_of(pricer.model, layers=0, first=first, last=last, tp=group.tp, expert_ways=ways)
-        own = traffic.at_end(shape, replace(ring, experts=None), elements, 0.0, 0.0)
-        gather, scatter = (both - one for both, one in zip(moved(1, first, last), none, strict=True))
-        used = [one for one, there in zip(each, (first, last), strict=True) if there]
-        forward = slowest * sum(one.forward_seconds + one.collective_forward for one in used) + gather
-        backward = slowest * sum(one.backward_seconds + one.collective_backward for one in used)
-        backward += gather + scatter
-        more_forward = larger(more_forward, forwards * forward - own.gather_seconds / overlap)
-        more_backward = larger(more_backward, backward - own.reduction_seconds / overlap)
-    return replace(
-        micro,
-        forward_seconds=micro.forward_seconds + more_forward,
-        backward_seconds=micro.backward_seconds + more_backward,
-    )
 
 
 def policies_of(family: Family) -> tuple[Recompute, ...]:
