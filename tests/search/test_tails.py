@@ -122,16 +122,15 @@ def whether_none_is_sooner(
     for index, recompute in enumerate(policies_of(stages.choice.family)):
         layers = np.arange(stages.choice.interleave, stages.estimator.model.layers + 1)
         each = stages.lengths(stage, composition, recompute, ring)
-        seconds = sum(part.sum(axis=1) for part in (each.forward, each.backward, each.weight))
-        ends = (seconds + each.tail_seconds)[: len(layers)]
-        least = []
+        busy = sum(part.sum(axis=1) for part in (each.forward, each.backward, each.weight))[: len(layers)]
+        ends = busy + each.tail_seconds[: len(layers)]
+        least_busy, least_ends = [], []
         for speed in (known[group.pool, group.gpu] for group in groups):
-            policy = speed.policies[index]
-            least.append(
-                layers * (policy.layer_seconds + policy.tail_seconds)
-                + sum(at_ends(speed, stages.choice, stage))
-            )
-        assert (np.min(least, axis=0) <= ends * (1 + 1e-9) + 1e-12).all()
+            policy, (beside, tail) = speed.policies[index], at_ends(speed, stages.choice, stage)
+            least_busy.append(layers * policy.layer_seconds + beside)
+            least_ends.append(least_busy[-1] + layers * policy.tail_seconds + tail)
+        assert (np.min(least_busy, axis=0) <= busy * (1 + 1e-9)).all()
+        assert (np.min(least_ends, axis=0) <= ends * (1 + 1e-9)).all()
     return True
 
 
