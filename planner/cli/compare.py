@@ -30,6 +30,7 @@ from planner.report.document import compare_document
 from planner.report.inputs import understood
 from planner.report.observed import ObservedRun, observed_document, observed_sections
 from planner.report.plan_table import misfits
+from planner.search.incumbent import allowing
 from planner.search.values import Limits, Scored
 from planner.targets import BY_REQUEST
 
@@ -149,9 +150,12 @@ def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
 
 
 def _today(first: PlanFile, constants: Calibration) -> list[Contender]:
-    """What people do today on the first plan's cluster, with any runtime that is searched unasked, or its own."""
+    """What people do today on the first plan's cluster, with any runtime that is searched unasked, or its own.
+
+    One pool alone may have what the first plan has: parts in host memory, for example.
+    """
     name = first.plan.target
-    limits = Limits(target=name if name in BY_REQUEST else None)
+    limits = allowing(Limits(target=name if name in BY_REQUEST else None), first.plan)
     alternatives = baselines(first.cluster, first.model, constants, limits)
     return [_contender(entry.family, entry.scored, first.cluster, entry.reason) for entry in alternatives]
 

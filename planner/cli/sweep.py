@@ -126,7 +126,7 @@ def sweep(
         line = f"{output}: {count(len(points), 'point')}, {len(open_points)} searched in {duration(seconds)}"
         line += f", {kept} kept from before" if kept else ""
         line += f", {count(errors, 'error')}" if errors else ""
-        show(_best(ordered, list(grid_spec.options)), _errors(ordered), last=Paragraph(line))
+        show(_best(ordered, list(grid_spec.options)), _without_plan(ordered), last=Paragraph(line))
     raise typer.Exit(ANSWER)
 
 
@@ -284,17 +284,25 @@ def _called(path: str) -> str:
     return file.parent.name if file.name == "config.json" and file.parent.name else file.stem
 
 
-def _errors(rows: Sequence[SweepRow]) -> Indented:
+NO_PLAN = {"infeasible": "proven: no plan fits", "unknown": "no plan found in time"}
+"""Why a point has no plan, by the status of its search."""
+
+
+def _without_plan(rows: Sequence[SweepRow]) -> Indented:
     """Why points have no plan, the most frequent reason first."""
-    reasons = Counter(str(row["error"]) for row in rows if row["status"] == "error")
+    reasons = Counter(
+        NO_PLAN.get(str(row["status"]), str(row["error"])) for row in rows if not row["step_seconds"]
+    )
     lines = [f"{count(number_of, 'point')}: {reason}" for reason, number_of in reasons.most_common(REASONS)]
     more = len(reasons) - len(lines)
-    return Indented(bullets([*lines, *([f"and {count(more, 'other error')}"] if more > 0 else [])], "!"))
+    return Indented(bullets([*lines, *([f"and {count(more, 'other reason')}"] if more > 0 else [])], "!"))
 
 
-def _best(rows: Sequence[SweepRow], options: Sequence[str]) -> Indented:
-    """The fastest points."""
+def _best(rows: Sequence[SweepRow], options: Sequence[str]) -> Indented | None:
+    """The fastest points; nothing where none has a plan."""
     known = [row for row in rows if isinstance(row["tokens_per_second"], float)]
+    if not known:
+        return None
     known.sort(key=lambda row: -float(row["tokens_per_second"] or 0))
     columns = (
         words("fastest points", least=14),

@@ -227,10 +227,11 @@ MOST_POOLS = 1000
 """Pools of one cluster."""
 
 
-def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
+def check_cluster(document: Document, *, whole: bool = False, connected: bool = True) -> list[Problem]:
     """Every broken rule of the cluster, connectivity only when nothing else is wrong.
 
-    A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is.
+    A ``whole`` cluster, as plan files hold it, names no device of the catalogue: its ``gpus`` are all there is. One
+    that need not be ``connected`` may have pools of which no two can communicate.
     """
     names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
     named = _pool_names, _choices, _hosts, own_names, *names
@@ -241,7 +242,7 @@ def check_cluster(document: Document, *, whole: bool = False) -> list[Problem]:
     if too_large:
         return too_large
     problems = [problem for check in checks for problem in islice(check(document), MOST_MESSAGES)]
-    return problems or list(_connected(document))
+    return problems or (list(_connected(document)) if connected else [])
 
 
 def _size(document: Document) -> list[Problem]:
@@ -494,12 +495,12 @@ def load_cluster(path: Path) -> ClusterSpec:
     return cluster_of(document.to(ClusterFile))
 
 
-def problems_of(document: Document) -> list[Problem]:
-    """Everything that keeps the document from being a cluster file."""
+def problems_of(document: Document, *, connected: bool = True) -> list[Problem]:
+    """Everything that keeps the document from being a cluster file, or one that need not be ``connected``."""
     counted = [*_counted_devices(document)]
     inside = tuple(f"{problem.key}." for problem in counted)
     others = [problem for problem in document.problems(ClusterFile) if not problem.key.startswith(inside)]
-    return [*counted, *others, *check_cluster(document)]
+    return [*counted, *others, *check_cluster(document, connected=connected)]
 
 
 def _counted_devices(document: Document) -> Iterator[Problem]:

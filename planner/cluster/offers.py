@@ -1,7 +1,7 @@
 """The offers file: machines that can be rented, each with its price; and clusters of some of them.
 
 All machines of one place, a region of a provider, that have cards of one kind are on one fabric. Machines of two places
-never work together.
+never work together, nor do those of one place that no kind of cards joins.
 """
 
 from __future__ import annotations
@@ -84,11 +84,6 @@ class Offer(Frozen):
         return self.provider or "", self.region or ""
 
     @property
-    def team(self) -> tuple[str, ...]:
-        """What machines that can work together have in common: without a network each is for itself."""
-        return self.place if self.network else (*self.place, self.name)
-
-    @property
     def stops_per_month(self) -> float:
         """How often one machine is taken away in 30 days."""
         return (self.interruptions_per_month or 0.0) if self.spot else 0.0
@@ -117,6 +112,21 @@ class OffersFile(Frozen):
     safe: Chance | None = None
     """Largest chance of running out of memory that a plan may have; None leaves it to ``reserve_gib`` alone."""
 
+    def team(self, offer: Offer) -> tuple[str, ...]:
+        """What machines that can work together have in common: their place, and the kinds of cards that join them.
+
+        Others may stand between two of them; without a network each is for itself.
+        """
+        if not offer.network:
+            return *offer.place, "alone", offer.name
+        there = [{card.kind for card in each.network} for each in self.offers if each.place == offer.place]
+        kinds: set[str] = set()
+        wider: set[str] = {card.kind for card in offer.network}
+        while kinds != wider:
+            kinds = wider
+            wider = kinds.union(*(each for each in there if each & kinds))
+        return *offer.place, *sorted(kinds)
+
 
 def load_offers(path: Path) -> OffersFile:
     """The offers of a file; raises SpecError with every problem of the file."""
@@ -126,9 +136,9 @@ def load_offers(path: Path) -> OffersFile:
 
 
 def rented(table: OffersFile, machines: Mapping[str, int]) -> ClusterSpec:
-    """The cluster of so many machines by offer; none is left out where it is named."""
+    """The cluster of so many machines by offer; none is left out where it is named, or cannot work with the others."""
     document = Document(table.name, parse(dump(_cluster(table, machines))))
-    fail_on(problems_of(document))
+    fail_on(problems_of(document, connected=False))
     return cluster_of(document.to(ClusterFile))
 
 

@@ -77,7 +77,7 @@ class ShortReplicas(Frozen):
     tp: NodeDevices | None = None
     """Devices of one replica; the plan's when absent."""
     count: Devices
-    """Replicas."""
+    """How many equal ones."""
     micro_batch: Batch
     """Sequences of the largest micro-batch of one replica."""
     steps: Batch | None = None
@@ -322,7 +322,8 @@ def _groups(
             left -= count
     if left:
         where = f"the pool {entry.pool}" if entry.pool else "the cluster"
-        what = f"{replicas} replicas of {tp} devices, {where} has room for {replicas - left} more"
+        what = f"{replicas} replica{'s' if replicas > 1 else ''} of {tp} device{'s' if tp > 1 else ''}, "
+        what += f"{where} has room for {replicas - left} more"
         raise PlanError(what, path=path or ("dp",))
     return tuple(groups)
 
@@ -352,6 +353,12 @@ def _from_replicas(short: ShortPlan, cluster: ClusterSpec, model: ModelSpec) -> 
     if short.stages or short.layers or (short.pp or 1) > 1:
         raise PlanError(
             "replicas are for plans without pipeline, expected no pp, layers or stages", path=("replicas",)
+        )
+    if short.dp or short.micro_batch > 1:
+        name = "dp" if short.dp else "micro_batch"
+        own = "count" if short.dp else "micro_batch"
+        raise PlanError(
+            f"each of the replicas has its own {own}, expected no {name} beside them", path=(name,)
         )
     # As many sequences as if all replicas ran the same number of micro-batches.
     batch = model.training.global_batch + short.fewer_steps * replicas[0].micro_batch

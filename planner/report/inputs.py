@@ -352,11 +352,14 @@ def _dealt(training: TrainingSpec) -> str:
 
 
 def _layers(model: ModelSpec) -> str:
-    """``32 layers``, or ``48 layers (12 blocks of 3 state, 1 attention)``, with what stands at the ends."""
+    """``32 layers``, or ``48 layers (12 blocks of 3 state, 1 attention and dense)``, with what stands at the ends."""
     if not (model.block or model.ahead or model.behind):
         return f"{model.layers} layers"
-    block = ", ".join(f"{run.layers} {run.kind.mixer} and {run.kind.feed_forward_kind}" for run in model.runs)
-    blocks = [f"{model.layers} blocks of {block}" if block else f"{model.layers} alike"]
+    parts = ((run.layers, (run.kind.mixer, run.kind.feed_forward_kind)) for run in model.runs)
+    block = ", ".join(
+        f"{layers} {' and '.join(part for part in both if part != 'none')}" for layers, both in parts
+    )
+    blocks = [f"{count(model.layers, 'block')} of {block}" if block else f"{model.layers} alike"]
     ahead = (run.layers for run in model.first_runs if run.kind.kind == model.kind)
     blocks += [f"{sum(ahead)} ahead"] if model.ahead else []
     blocks += [f"{sum(run.layers for run in model.last_runs)} behind"] if model.behind else []

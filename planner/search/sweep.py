@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -18,22 +18,37 @@ from planner.calibration.values import Calibration
 from planner.capabilities import RECOMPUTES
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
-from planner.errors import HetplanError, UsageError
+from planner.errors import HetplanError
 from planner.files.document import fail_on, file_beside, read_document
 from planner.files.fields import Frozen
 from planner.files.messages import nearest, shown
 from planner.model.file import load_model, with_training
 from planner.model.hub import HUB
-from planner.model.spec import ModelSpec, TrainingSpec
-from planner.ranges import TIME_LIMIT
+from planner.model.spec import ModelSpec, Precision, TrainingSpec
+from planner.ranges import BATCH, DEVICES, NODE_DEVICES, SEQUENCE, STAGES, TIME_LIMIT, ZERO
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits
 from planner.search.what_if import worlds
-from planner.targets import target
+from planner.targets import TARGETS
 
-LISTS = ("zero", "tp", "pp", "ep", "etp", "micro_batch")
+LISTS = {
+    "zero": ZERO,
+    "tp": NODE_DEVICES,
+    "pp": STAGES,
+    "ep": DEVICES,
+    "etp": NODE_DEVICES,
+    "micro_batch": BATCH,
+}
 """Options of a search that allow numbers, written as one number or as a list of them."""
-TRAINING = ("precision", "global_batch", "sequence_length")
+NUMBERS = {"global_batch": BATCH, "sequence_length": SEQUENCE}
+"""Options that are one number."""
+WORDS: dict[str, tuple[str, ...]] = {
+    "target": tuple(TARGETS),
+    "recompute": RECOMPUTES,
+    "precision": get_args(Precision),
+}
+"""Options that are one of some words."""
+TRAINING = ("precision", *NUMBERS)
 """Settings of the training."""
 OPTIONS = ("target", *LISTS, "recompute", *TRAINING, "change")
 """Keys of ``options``."""
@@ -104,12 +119,33 @@ def load_grid(path: Path) -> Sweep:
     fail_on(problems)
     grid = document.to(Sweep)
     fail_on(
+        document.problem(("options", name, number), f"expected {expected}, got {shown(value)}")
+        for name, values in grid.options.items()
+        for number, value in enumerate(values)
+        if (expected := _expected(name, value))
+    )
+    fail_on(
         document.problem((key, number), f"{file_beside(path, name)}: no such file")
         for key, names in (("clusters", grid.clusters), ("models", grid.models))
         for number, name in enumerate(names)
         if not (key == "models" and name.startswith(HUB)) and not os.path.exists(file_beside(path, name))
     )
     return grid
+
+
+def _expected(name: str, value: Value) -> str:
+    """What an option is whose value is something else on any cluster and with any model."""
+    if name in WORDS:
+        return "" if value in WORDS[name] else f"one of {', '.join(WORDS[name])}"
+    if name == "change":
+        return "" if isinstance(value, str) else "a change in words"
+    many = name in LISTS
+    allowed = LISTS[name] if many else NUMBERS[name]
+    numbers = value if many and isinstance(value, list) else [value]
+    if all(type(number) is int and allowed.holds(number) for number in numbers):
+        return ""
+    limits = f"from {allowed.least:.0f} to {allowed.most:.0f}"
+    return f"a whole number {limits}, or a list of them" if many else f"a whole number {limits}"
 
 
 def _model(path: Path, named: str) -> ModelSpec:
@@ -204,15 +240,12 @@ def _world(point: SweepPoint) -> tuple[ClusterSpec, ModelSpec]:
 def _limits(point: SweepPoint) -> Limits:
     def allowed(name: str) -> tuple[int, ...] | None:
         value = point.options.get(name)
-        if isinstance(value, str):
-            raise UsageError(f"{name}: expected a whole number or a list of them, got {value!r}")
-        return None if value is None else tuple(value) if isinstance(value, list) else (value,)
+        return None if value is None else tuple(value) if isinstance(value, list) else (int(value),)
 
-    name, recompute = point.options.get("target"), point.options.get("recompute")
-    if recompute is not None and recompute not in RECOMPUTES:
-        raise UsageError(f"recompute: expected one of {', '.join(RECOMPUTES)}, got {recompute!r}")
+    target: Any = point.options.get("target")
+    recompute: Any = point.options.get("recompute")
     return Limits(
-        target=None if name is None else target(str(name)).name,
+        target=target,
         recompute=None if recompute is None else (recompute,),
         gap=point.gap,
         time_limit_seconds=point.time_limit,

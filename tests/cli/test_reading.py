@@ -11,7 +11,7 @@ import pytest
 from planner.cost.values import Estimate
 from planner.plan.values import Plan
 from planner.search.values import Alternative
-from tests.cli.running import Command, write_plan
+from tests.cli.running import ROOT, Command, write_plan
 from tests.report import examples
 
 
@@ -194,6 +194,19 @@ def test_compare_with_what_people_do_today(
     assert done.code == 0
     assert "! fastest pool only: A100 lacks 3.1 GiB" in done.out
     assert "- even split, equal batches: takes 1.53 x the time" in done.out
+
+
+def test_the_best_single_pool_may_use_host_memory_as_the_plan_does(hetplan: Command, files: Path) -> None:
+    """Neither pool holds the states of 7 B parameters: the pool alone offloads what the plan offloads."""
+    (files / "short.yaml").write_text(
+        "{target: deepspeed, zero: 3, recompute: full, offload: {optimizer: cpu, parameters: cpu}}"
+    )
+    model = ROOT / "model_specs" / "llama_7b.yaml"
+    hetplan("predict", "cluster.yaml", model, "short.yaml", "-o", "plan.yaml", "--precision", "fp16")
+    done = hetplan("compare", "plan.yaml", "--baselines", "--json")
+    assert (done.code, done.err) == (0, "")
+    alone = json.loads(done.out)["plans"][-1]
+    assert (alone["name"], alone["plan"]["fits"]) == ("only fast", True)
 
 
 def test_show_is_complete(hetplan: Command, files: Path, made_up: None) -> None:

@@ -117,6 +117,24 @@ def test_bad_offers(hetplan: Command, offers: Path, change: tuple[str, str], mes
     assert re.match(r"error: offers\.yaml:\d+: " + re.escape(message), done.err), done.err
 
 
+def test_machines_of_one_place_need_not_work_together(hetplan: Command, files: Path) -> None:
+    """Ethernet alone here, RoCE alone there, and one with both: any set is looked at, and none is an error."""
+    cards = ["{kind: ethernet, bandwidth_gbps: 100}", "{kind: roce, bandwidth_gbps: 400}"]
+    fast, slow = (
+        f"  - {{name: {name}, gpu: {gpu}, price_per_hour: {price}, most: 2, network: [{card}]}}\n"
+        for name, gpu, price, card in zip("ab", ("H100-SXM-80GB", "L40S"), (3, 1), cards, strict=True)
+    )
+    both = f"  - {{name: c, gpu: L40S, price_per_hour: 1.5, most: 1, network: [{', '.join(cards)}]}}\n"
+    for offers in (fast + slow, fast + slow + both):
+        (files / "offers.yaml").write_text("offers:\n" + offers)
+        done = hetplan(*WORDS, "--json")
+        assert (done.code, done.err) == (0, "")
+        found = json.loads(done.out)
+        assert found["status"] == "optimal"
+        for each in (found["best"], *found["front"]):
+            assert {taken["offer"] for taken in each["machines"]} not in ({"a", "b"},)
+
+
 def test_unknown_places(hetplan: Command, offers: Path) -> None:
     """The nearest name."""
     done = hetplan(*WORDS, "--region", "eats")

@@ -203,6 +203,14 @@ def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
     assert (bad["status"], bad["error"]) == ("error", "--change '-slo': no pool 'slo'")
 
 
+def test_points_without_a_plan_are_told(hetplan: Command, grid: Path) -> None:
+    """No table where there is none at all."""
+    Path("grid.yaml").write_text("clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions: {tp: [3, 5]}\n")
+    done = hetplan(*WORDS, "-j", "1")
+    assert done.code == 0
+    assert done.out.startswith("  ! 2 points: proven: no plan fits\nresults.csv: 2 points, 2 searched in ")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -215,6 +223,19 @@ def test_options_that_cannot_be_are_rows(hetplan: Command, grid: Path) -> None:
         (
             GRID.replace("target:", "traget:"),
             "grid.yaml:5: options.traget: is no option of a sweep\n  hint: did you mean target?",
+        ),
+        *(
+            (
+                GRID + f"  {name}: [{bad}]\n",
+                f"grid.yaml:7: options.{name}[0]: expected {expected}, got {got}\n",
+            )
+            for name, bad, expected, got in (
+                ("zero", "7", "a whole number from 0 to 3, or a list of them", "7"),
+                ("tp", "[1, 0]", "a whole number from 1 to 1000, or a list of them", "a list of 2"),
+                ("sequence_length", "[64]", "a whole number from 1 to 100000000", "a list of 1"),
+                ("precision", "int4", "one of bf16, fp16, fp32, tf32, fp8", '"int4"'),
+                ("change", "3", "a change in words", "3"),
+            )
         ),
         (
             "clusters: [cluster.yaml]\nmodels: [model.yaml]\noptions:\n"

@@ -239,15 +239,15 @@ GRID = "target: torch\ntp: {rows: 2, columns: 2}\n"
         ("dp: 3\n", 1, "dp: the global batch 32 does not divide by dp 3 x micro_batch 1, dp 2 would do"),
         ("dp: 2\nmicro_batch: 3\n", 1, "dp 2 x micro_batch 3, no dp would do"),
         ("dp: 2\nmicro_batch: 5\n", 1, "dp: the global batch 32 does not divide by dp 2 x micro_batch 5"),
-        ("dp: 32\n", 1, "dp: 32 replicas of 1 devices, the cluster has room for 12 more"),
-        ("tp: 16\n", None, "1 replicas of 16 devices, the cluster has room for 0 more"),
+        ("dp: 32\n", 1, "dp: 32 replicas of 1 device, the cluster has room for 12 more"),
+        ("tp: 16\n", None, "1 replica of 16 devices, the cluster has room for 0 more"),
         (GRID + "pp: 2\n", 3, "pp: grids train whole models, expected 1 stage, got 2"),
         (GRID + "stages: [{}, {}]\n", 3, "stages: grids train whole models, expected 1 stage, got 2"),
         (GRID + "dp: 1\nmicro_batch: 1\n", 4, "micro_batch: 2 rows do not divide 32 sequences"),
         (
             "dp: 8\nstages: [{pool: slow}]\n",
             2,
-            "stages[0]: 8 replicas of 1 devices, the pool slow has room for 4 more",
+            "stages[0]: 8 replicas of 1 device, the pool slow has room for 4 more",
         ),
         (
             "dp: 2\nstages:\n  - pool: fats\n",
@@ -291,6 +291,16 @@ GRID = "target: torch\ntp: {rows: 2, columns: 2}\n"
         ("dp: 2\npp: 2\ninterleave: 5\n", 3, "interleave: interleave 5 needs at least as many layers"),
         ("dp: 2\npp: 2\nzero: 3\n", 3, "zero: megatron runs ZeRO 0, 1 in a pipeline, got 3"),
         ("dp: 2\nrecompute: selective\ntarget: deepspeed\n", 2, "recompute: deepspeed recomputes none, full"),
+        (
+            "replicas: [{pool: fast, count: 1, micro_batch: 1}]\ndp: 1\n",
+            2,
+            "dp: each of the replicas has its own count, expected no dp beside them",
+        ),
+        (
+            "replicas: [{pool: fast, count: 1, micro_batch: 1}]\nmicro_batch: 2\n",
+            2,
+            "micro_batch: each of the replicas has its own micro_batch, expected no micro_batch beside them",
+        ),
         (
             "pp: 2\nreplicas: [{pool: fast, count: 1, micro_batch: 1}]\n",
             2,

@@ -91,6 +91,13 @@ def test_a_plan_by_hand_has_no_proof() -> None:
     assert "bound_seconds" not in read.numbers
 
 
+def test_a_stage_of_one_layer_names_it_once() -> None:
+    """As the tables do."""
+    drawn = page(about(examples.plan(31)))
+    assert "layers 0-30, " in drawn
+    assert "layers 31, " in drawn
+
+
 def test_it_can_be_read_without_seeing_it() -> None:
     """Pictures have words, tables have headings, and the language is known."""
     read = Reader(page(about()))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from planner.calibration.values import ASSUMED, Calibration, Constant, LayerPoint, Residual
 from planner.cluster.spec import HostSpec
+from planner.model.spec import RunSpec, StateSpec
 from planner.plan.file import Summary
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
 from planner.report.explain import (
@@ -48,6 +49,16 @@ def test_understood_echoes_inputs_limits_and_provenance() -> None:
         "  accuracy  datasheet peaks x assumed efficiencies\n"
         "\n"
     )
+
+
+def test_unlike_layers_are_counted_by_kind() -> None:
+    """What a kind of layers does not have is not named."""
+    runs = (RunSpec(layers=3, mixer="state", feed_forward="none"), RunSpec(mixer="none"), RunSpec())
+    state = StateSpec(kind="mamba2", heads=8, head_dim=64, size=16)
+    for layers, said in ((1, "5 layers (1 block of "), (4, "20 layers (4 blocks of ")):
+        model = examples.model().model_copy(update={"layers": layers, "block": runs, "state": state})
+        shown = " ".join(drawn(understood(examples.cluster(), model, ASSUMED, Limits())).split())
+        assert f"{said}3 state, 1 dense, 1 attention and dense), " in shown
 
 
 def test_the_origin_of_constants_is_named() -> None:

@@ -45,6 +45,7 @@ from planner.report.numbers import (
     percent,
     rate,
     significant,
+    span,
     time_unit,
 )
 from planner.report.observed import ObservedDocument, ObservedRun, observed_document
@@ -388,7 +389,7 @@ class _View:
         estimate = self.estimate.stages[stage]
         groups = estimate.groups if group is None else (estimate.groups[group],)
         devices = " + ".join(map(group_text, groups))
-        layers = f"layers {estimate.first_layer}-{estimate.end_layer - 1}"
+        layers = f"layers {span(estimate.first_layer, estimate.end_layer)}"
         return Colours(
             fill=shade.fill,
             ink=shade.ink,

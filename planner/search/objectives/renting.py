@@ -162,6 +162,7 @@ class RentSearch:
         deadline: Deadline | None = None,
     ) -> None:
         self.table, self.model, self.calibration = table, model, calibration
+        self.teams = {offer.name: table.team(offer) for offer in table.offers}
         self.limits, self.goal = limits, goal
         self.reporter = reporter or Silent()
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
@@ -180,11 +181,13 @@ class RentSearch:
         )
 
     def _machines(self) -> Iterable[Machine]:
-        """What is known of one machine of each offer; those of a place are looked at together."""
+        """What is known of one machine of each offer; those that can work together are looked at together."""
         rates: dict[str, float] = {}
         kinds: dict[str, str] = {}
-        for team in dict.fromkeys(offer.team for offer in self.table.offers):
-            there = {offer.name: offer.available for offer in self.table.offers if offer.team == team}
+        for team in dict.fromkeys(self.teams.values()):
+            there = {
+                offer.name: offer.available for offer in self.table.offers if self.teams[offer.name] == team
+            }
             cluster = self._cluster(there)
             estimator = Estimator(cluster, self.model, self.calibration)
             best = DeviceRates(estimator, self.limits).tokens_per_second()
@@ -199,7 +202,7 @@ class RentSearch:
                 rate=rates[offer.name],
                 price=offer.price_per_hour,
                 most=offer.available if rates[offer.name] else 0,
-                place=offer.team,
+                place=self.teams[offer.name],
                 stops=(failures * offer.count + offer.stops_per_month) / MONTH_SECONDS,
                 kind=kinds[offer.name],
             )
@@ -347,7 +350,7 @@ class RentSearch:
 
     def _place(self, machines: Machines) -> tuple[str, ...]:
         offers = zip(self.table.offers, machines, strict=True)
-        return next(offer.team for offer, number in offers if number)
+        return next(self.teams[offer.name] for offer, number in offers if number)
 
     def _search(self, machines: Machines, deadline: Deadline) -> bool:
         """What these machines do together, better known than before; False where nothing more comes of it."""
