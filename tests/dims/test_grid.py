@@ -65,7 +65,7 @@ def test_plan_files_keep_grids_and_have_none_without(tmp_path: Path) -> None:
     [
         (
             "tp: {rows: 2, columns: 2, depth: 3}",
-            "dp: 1 replicas of 12 devices, the cluster has room for 0 more",
+            "dp: 1 replica of 12 devices, the cluster has room for 0 more",
         ),
         ("tp: {rows: 2, columns: 1}", "tp.columns: expected a whole number from 2 to 31, got 1"),
         ("tp: {rows: 2}", "tp.columns: missing"),
