@@ -69,10 +69,21 @@ def test_limits_of_a_point() -> None:
     assert (plain.gap, plain.time_limit_seconds) == (0.02, 7.0)
     assert (plain.target, plain.recompute, plain.zero, plain.tp, plain.pp, plain.micro_batch) == (None,) * 6
     found = _limits(
-        point(target="torch", recompute="full", zero=3, tp=[1, 2], pp=4, ep=[2], etp=1, micro_batch=[8])
+        point(
+            target="torch",
+            recompute="full",
+            zero=3,
+            tp=[1, 2],
+            pp=4,
+            cp=[1, 2],
+            ep=[2],
+            etp=1,
+            micro_batch=[8],
+        )
     )
     assert (found.target, found.recompute, found.zero, found.tp) == ("torch", ("full",), (3,), (1, 2))
-    assert (found.pp, found.ep, found.etp, found.micro_batch) == ((4,), (2,), (1,), (8,))
+    assert (found.pp, found.cp, found.ep, found.etp) == ((4,), (1, 2), (2,), (1,))
+    assert found.micro_batch == (8,)
 
 
 @pytest.mark.parametrize(
