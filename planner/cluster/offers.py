@@ -7,6 +7,7 @@ never work together, nor do those of one place that no kind of cards joins.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from pydantic import Field
 from planner.catalog import GpuSpec
 from planner.cluster.file import ClusterFile, DeviceField, IntraNodeField, cluster_of, problems_of
 from planner.cluster.spec import ClusterSpec, FabricKind, HostSpec
+from planner.cluster.topology import connected
 from planner.errors import Problem
 from planner.files.document import Document, fail_on, read_as
 from planner.files.fields import (
@@ -84,6 +86,11 @@ class Offer(Frozen):
         return self.provider or "", self.region or ""
 
     @property
+    def kinds(self) -> set[str]:
+        """Those of its cards."""
+        return {card.kind for card in self.network}
+
+    @property
     def stops_per_month(self) -> float:
         """How often one machine is taken away in 30 days."""
         return (self.interruptions_per_month or 0.0) if self.spot else 0.0
@@ -112,20 +119,18 @@ class OffersFile(Frozen):
     safe: Chance | None = None
     """Largest chance of running out of memory that a plan may have; None leaves it to ``reserve_gib`` alone."""
 
-    def team(self, offer: Offer) -> tuple[str, ...]:
-        """What machines that can work together have in common: their place, and the kinds of cards that join them.
+    def teams(self) -> dict[str, tuple[str, ...]]:
+        """Of each offer, by name, all whose machines can work with its own: in one place, joined by cards of one kind.
 
-        Others may stand between two of them; without a network each is for itself.
+        Others may stand between two of them.
         """
-        if not offer.network:
-            return *offer.place, "alone", offer.name
-        there = [{card.kind for card in each.network} for each in self.offers if each.place == offer.place]
-        kinds: set[str] = set()
-        wider: set[str] = {card.kind for card in offer.network}
-        while kinds != wider:
-            kinds = wider
-            wider = kinds.union(*(each for each in there if each & kinds))
-        return *offer.place, *sorted(kinds)
+        joined = (
+            (one.name, other.name, 1.0)
+            for one, other in combinations(self.offers, 2)
+            if one.place == other.place and one.kinds & other.kinds
+        )
+        names = [offer.name for offer in self.offers]
+        return {name: tuple(sorted(team)) for team in connected(names, joined) for name in team}
 
 
 def load_offers(path: Path) -> OffersFile:

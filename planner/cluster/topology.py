@@ -127,7 +127,7 @@ class Routes:
         """Fabric -> number of the set of fabrics that links join it with."""
         if not any(self._hops.values()):
             return {name: index for index, name in enumerate(self._hops)}
-        parts = enumerate(_connected(self._hops, self._links))
+        parts = enumerate(connected(self._hops, self._links))
         return {name: index for index, part in parts for name in part}
 
     @property
@@ -484,7 +484,7 @@ class Topology:
         weakest = min(rate for _, _, rate in tree)
         if weakest >= slow:
             return ()
-        return self._in_order(_connected(pools, (edge for edge in tree if edge[2] > weakest)))
+        return self._in_order(connected(pools, (edge for edge in tree if edge[2] > weakest)))
 
     def divisions(self, pools: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], ...]]:
         """Divisions of pools at slow links, the slowest first and then those inside the parts as well."""
@@ -672,7 +672,7 @@ def _graph(names: Iterable[str], edges: Edges) -> nx.Graph[str]:
     return graph
 
 
-def _connected(names: Iterable[str], edges: Edges) -> list[set[str]]:
+def connected(names: Iterable[str], edges: Edges) -> list[set[str]]:
     """Sets of names that chains of edges join."""
     return list(_networkx().connected_components(_graph(names, edges)))
 

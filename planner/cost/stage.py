@@ -725,7 +725,9 @@ class Pricer:
         """Forward and backward of the embedding and of the head, with the layers that stand with them, for one
         micro-batch."""
         device_type = self.topology.device_type(group.pool, group.gpu)
-        embedding, head = self.end_passes(group, sequences)
+        embedding, head = (
+            self._end(which, device_type, group.tp, sequences) for which in ("embedding", "head")
+        )
         ahead = behind = 0.0
         mode = self._mode(shape)
         if self._ahead:
@@ -738,14 +740,6 @@ class Pricer:
         return (
             forwards * embedding.forward_seconds + embedding.backward_seconds + ahead,
             forwards * head.forward_seconds + head.backward_seconds + behind,
-        )
-
-    def end_passes(self, group: ReplicaGroup, sequences: int) -> tuple[EndPass, EndPass]:
-        """The embedding and the head for one micro-batch on one replica of a group."""
-        device_type = self.topology.device_type(group.pool, group.gpu)
-        return (
-            self._end("embedding", device_type, group.tp, sequences),
-            self._end("head", device_type, group.tp, sequences),
         )
 
     @staticmethod

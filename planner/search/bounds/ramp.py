@@ -5,7 +5,7 @@ step, with m micro-batches and v chunks. By the path that goes up to a stage, do
 (``schedules.and_back``), a stage behind k others can work at most (V - their first and last micro-batch) / m per
 micro-batch in the time V. With the fastest slots first that is V / m (1 - 1/(m v))^k, so
 
-    V >= L / sum_k (1 / m l_k) (1 - 1/(m v))^k    and T >= V + the least t
+    V >= L / sum_k (1 / m l_k) (1 - 1/(m v))^k    and T >= V + the least tail of a first stage
 
 The path that goes up to a stage, does its work there and ends the step has all of its t, but the others' forwards only:
 

@@ -38,7 +38,7 @@ class Machine:
     most: int
     """How many there are."""
     place: tuple[str, ...]
-    """Machines of two places never work together."""
+    """What those that can work together have in common."""
     stops: float
     """Stops a second."""
     kind: str = ""

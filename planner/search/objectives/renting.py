@@ -162,7 +162,7 @@ class RentSearch:
         deadline: Deadline | None = None,
     ) -> None:
         self.table, self.model, self.calibration = table, model, calibration
-        self.teams = {offer.name: table.team(offer) for offer in table.offers}
+        self.teams = table.teams()
         self.limits, self.goal = limits, goal
         self.reporter = reporter or Silent()
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
