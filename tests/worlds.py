@@ -44,7 +44,7 @@ GPUS = {
     ),
     "T4": GpuSpec(name="T4", memory_gib=16, memory_bandwidth_gBps=320, tflops={"bf16": 65, "fp16": 65}),
 }
-KINDS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
+KINDS = {"rack": "nvlink", "ib": "infiniband", "roce": "roce", "eth": "ethernet"}
 """Kinds of the fabrics of these names; others are Ethernet unless they are said to be something else."""
 
 
@@ -382,6 +382,38 @@ def with_small_nodes(seed: int) -> Problem:
             update={"nics": (NicSpec(fabric=fabric, bandwidth_gbps=draw.choice([10, 400])),)}
         )
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), model, calibration
+
+
+def with_racks(seed: int) -> Problem:
+    """Nodes of small devices that NVLink joins to others, those of a pool or all, beside slower cards."""
+    spec, model, calibration = (with_small_nodes, with_fast_nodes, with_experts, with_replicas)[seed % 4](
+        seed
+    )
+    draw = random.Random(seed + 14)
+    names = {pool.name: draw.choice(["rack", f"rack-{pool.name}", ""]) for pool in spec.pools}
+    pools = [
+        pool.model_copy(
+            update={
+                "nics": (
+                    *pool.nics,
+                    *(
+                        NicSpec(
+                            fabric=name, bandwidth_gbps=draw.choice([200, 2400]), count=draw.randint(1, 2)
+                        )
+                        for name in (names[pool.name],)
+                        if name
+                    ),
+                )
+            }
+        )
+        for pool in spec.pools
+    ]
+    kinds = {name: "nvlink" for name in names.values() if name}
+    return (
+        cluster(*pools, gpus=spec.gpus, fabrics=kinds).model_copy(update={"reserve_gib": 0.5}),
+        model,
+        calibration,
+    )
 
 
 def with_replicas(seed: int) -> Problem:

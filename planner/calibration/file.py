@@ -95,6 +95,7 @@ else:
 class LinksEntries(Frozen):
     """Constants of the networks between nodes, by kind."""
 
+    nvlink: LinkEntries = LinkEntries.model_construct()
     infiniband: LinkEntries = LinkEntries.model_construct()
     roce: LinkEntries = LinkEntries.model_construct()
     ethernet: LinkEntries = LinkEntries.model_construct()

@@ -121,7 +121,7 @@ class Link:
     """Share of the nominal rate that a collective or a send reaches on nodes with one card."""
     rail: Share = 0.85
     """What is left of that share each time the cards of a node are doubled: bridges, rings that miss a card."""
-    host_bytes_per_second: Bytes = 1e12
+    host_bytes_per_second: Bytes = 1e15
     """What the host of a node moves at most where there is no RDMA and every byte passes its processors."""
 
 
@@ -274,7 +274,7 @@ class Calibration:
     families: dict[str, GpuFamily] = field(default_factory=dict)
     frameworks: dict[str, Framework] = field(default_factory=dict)
     links: dict[str, Link] = field(default_factory=dict)
-    """By kind of fabric: infiniband, roce, ethernet."""
+    """By kind of fabric: nvlink, infiniband, roce, ethernet."""
     layers: tuple[LayerPoint, ...] = ()
     link_points: tuple[LinkPoint, ...] = ()
     kernel_points: tuple[KernelPoint, ...] = ()

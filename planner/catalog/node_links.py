@@ -30,6 +30,9 @@ NVLINK: dict[str, tuple[str, int]] = {
 """Beginning of a catalogue name -> link of the catalogue, and how many NVLinks of a device make it up."""
 
 
+RACKS = ("GB200", "GB300")
+"""Device types that are sold in racks whose NVLink joins the devices of all nodes."""
+
 XGMI = {
     "MI300X": "xgmi-mi300x",
     "MI325X": "xgmi-mi300x",

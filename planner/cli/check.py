@@ -18,6 +18,7 @@ from planner.report.inputs import (
     links_section,
     memory_warnings,
     precision_warnings,
+    rack_warnings,
     understood,
     unit_warnings,
     unreachable,
@@ -49,7 +50,8 @@ def check(
 def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
     lines = precision_warnings(topology.device_types, model) if model is not None else []
     memory = memory_warnings(topology.device_types)
-    return [*lines, *memory, *unreachable(topology), *unit_warnings(topology.cluster)]
+    cluster = topology.cluster
+    return [*lines, *memory, *unreachable(topology), *unit_warnings(cluster), *rack_warnings(cluster)]
 
 
 def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:

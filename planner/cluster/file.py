@@ -223,6 +223,30 @@ def _providers(document: Document) -> Iterator[Problem]:
             yield document.problem(("fabrics", name, "kind"), what)
 
 
+def _switches(document: Document) -> Iterator[Problem]:
+    """NVLink between nodes joins their devices: it has no cards that are named, and no gateways."""
+    fabrics = document.data.get("fabrics")
+    names = [
+        name
+        for name, fabric in (fabrics.items() if isinstance(fabrics, dict) else ())
+        if isinstance(fabric, dict) and fabric.get("kind") == "nvlink"
+    ]
+    for index, pool in pools_of(document):
+        for position, nic in mappings(pool.get("nics")):
+            for key in ("interface", "hca"):
+                if nic.get("fabric") in names and nic.get(key) is not None:
+                    what = f"{nic['fabric']} is NVLink, whose links have no {key}"
+                    hint = "give the cards of Ethernet or RDMA entries of their own"
+                    yield document.problem(("pools", index, "nics", position, key), what, hint)
+    for index, link in mappings(document.data.get("links")):
+        ends = link.get("between")
+        inside = [end for end in ends if end in names] if isinstance(ends, list) else []
+        if inside:
+            what = f"{inside[0]} is NVLink, which no gateway joins to another fabric"
+            hint = "between racks, give the nodes cards on a fabric of Ethernet or RDMA"
+            yield document.problem(("links", index, "between"), what, hint)
+
+
 MOST_POOLS = 1000
 """Pools of one cluster."""
 
@@ -235,7 +259,7 @@ def check_cluster(document: Document, *, whole: bool = False, connected: bool = 
     """
     names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
     named = _pool_names, _choices, _hosts, own_names, *names
-    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _providers, _links)
+    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _providers, _links, _switches)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)

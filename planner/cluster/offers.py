@@ -15,7 +15,7 @@ from pydantic import Field
 
 from planner.catalog import GpuSpec
 from planner.cluster.file import ClusterFile, DeviceField, IntraNodeField, cluster_of, problems_of
-from planner.cluster.spec import ClusterSpec, FabricKind, HostSpec
+from planner.cluster.spec import ClusterSpec, HostSpec, NicKind
 from planner.cluster.topology import connected
 from planner.errors import Problem
 from planner.files.document import Document, fail_on, read_as
@@ -42,7 +42,7 @@ MOST_OFFERS = 200
 class OfferedNetwork(Frozen):
     """Identical network cards of one machine."""
 
-    kind: FabricKind
+    kind: NicKind
     """infiniband, roce or ethernet (TCP)."""
     bandwidth_gbps: Rate
     """Bandwidth of one card in one direction, gigabit/s."""

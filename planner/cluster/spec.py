@@ -27,7 +27,10 @@ from planner.files.fields import (
 )
 from planner.files.short_lists import compress_devices, compress_hosts, expand_devices, expand_hosts
 
-FabricKind = Literal["infiniband", "roce", "ethernet"]
+NicKind = Literal["infiniband", "roce", "ethernet"]
+FabricKind = Literal["nvlink", NicKind]
+RDMA: tuple[NicKind, ...] = ("infiniband", "roce")
+"""Kinds of fabric whose cards pass the processors by."""
 Provider = Literal["azure", "efa", "slingshot", "tcpx", "tcpxo"]
 
 
@@ -158,8 +161,8 @@ def nodes_each(pool: PoolSpec) -> int:
     return pool.nodes_each if isinstance(pool, WidePool) else 1
 
 
-FABRIC_LATENCY_US = {"infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
-"""Latency that a fabric has when the file gives none, microseconds (assumed)."""
+FABRIC_LATENCY_US = {"nvlink": 3.4, "infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}
+"""Latency that a fabric has when the file gives none, microseconds (assumed); NVLink's is that inside nodes."""
 
 
 def _latency(fields: dict[str, Any]) -> float:
@@ -170,9 +173,10 @@ class FabricSpec(Frozen):
     """A network on which NICs talk natively."""
 
     kind: FabricKind
-    """infiniband, roce or ethernet (TCP)."""
+    """nvlink (switches that join the devices of several nodes), infiniband, roce or ethernet (TCP)."""
     latency_us: Latency = Field(default_factory=_latency)
-    """Latency of one message between two nodes, microseconds; infiniband 2, roce 4, ethernet 30."""
+    """Latency of one message between two nodes, microseconds; nvlink 3.4, infiniband 2, roce 4,
+    ethernet 30."""
     oversubscription: Oversubscription = 1.0
     """Sum of the NIC bandwidths over what the switches carry; 1 is non-blocking."""
     provider: Provider | None = None

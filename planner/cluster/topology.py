@@ -17,7 +17,7 @@ from itertools import combinations, combinations_with_replacement, pairwise
 from math import lcm, log
 from typing import TYPE_CHECKING, Any
 
-from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec, nodes_each
+from planner.cluster.spec import RDMA, ClusterSpec, HostSpec, PoolSpec, nodes_each
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
 from planner.units import (
@@ -31,7 +31,7 @@ from planner.units import (
 if TYPE_CHECKING:
     import networkx as nx
 
-SLOWER = ("infiniband", "roce", "ethernet")
+SLOWER = ("nvlink", "infiniband", "roce", "ethernet")
 """Kinds of fabrics, each slower than the one before."""
 
 Chain = tuple[str, ...]
@@ -78,7 +78,7 @@ class Routes:
     """The best chain of fabrics between any two of them; answers are cached."""
 
     def __init__(self, cluster: ClusterSpec, *, rdma_only: bool = False) -> None:
-        """With ``rdma_only`` Ethernet and the links to it are left out."""
+        """With ``rdma_only`` Ethernet and the links to it are left out, NVLink is not."""
         self._fabrics = {
             name: fabric
             for name, fabric in cluster.fabrics.items()
@@ -280,8 +280,8 @@ class DeviceType:
 
     @property
     def reaches_memory(self) -> bool:
-        """True where devices of a node reach each other's memory: no bus and no network is between them."""
-        return not self.intra_shared and self.nodes_each == 1
+        """True where devices of a node reach each other's memory: no bus and no network but NVLink is between them."""
+        return not self.intra_shared and (self.between is None or self.between.kind == "nvlink")
 
     @property
     def key(self) -> tuple[str, str]:
@@ -311,7 +311,7 @@ class Path:
     """Capacity of the narrowest gateway on the way, shared by all nodes; infinite without one."""
     latency_seconds: float
     kind: str
-    """``node``, or the slowest kind of fabric on the way: infiniband, roce, ethernet."""
+    """``node``, or the slowest kind of fabric on the way: nvlink, infiniband, roce, ethernet."""
     first_cards: int
     """Network cards of one node at the first end that carry it; 1 inside a node."""
     last_cards: int
@@ -368,8 +368,8 @@ SLOW = 0.5
 
 
 def sockets_only(cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster as a job sees it that can use no RDMA: Ethernet fabrics, the cards and links on them."""
-    kept = {name for name, fabric in cluster.fabrics.items() if fabric.kind == "ethernet"}
+    """The cluster as a job sees it that can use no RDMA: Ethernet fabrics, the cards and links on them, and NVLink."""
+    kept = {name for name, fabric in cluster.fabrics.items() if fabric.kind not in RDMA}
     pools = tuple(
         pool.model_copy(update={"nics": tuple(nic for nic in pool.nics if nic.fabric in kept)})
         for pool in cluster.pools
@@ -425,11 +425,11 @@ class Topology:
         return f"{first} needs {one} and {last} {other}: no communicator holds devices of both"
 
     def on_rdma(self, first: str, last: str) -> bool:
-        """True when nodes of the two pools reach each other by RDMA all the way, or inside a node."""
+        """True when nodes of the two pools reach each other by RDMA or NVLink all the way, or inside a node."""
         path = self.path(first, last)
         if path.fabric == "node":
             return True
-        return path.kind in ("infiniband", "roce")
+        return path.kind in ("nvlink", *RDMA)
 
     def needs_sockets(self, pools: Iterable[str], lone: Collection[str] = ()) -> bool:
         """True when some two nodes of these pools, one of each ``lone`` pool, reach each other by Ethernet only."""

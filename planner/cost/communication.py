@@ -220,7 +220,7 @@ def _ring_over_nodes(
     """
     nodes = device_type.nodes_each
     here = device_type.per_node // nodes
-    rate = carried_rates(path, calibration)[0] / nodes * utilisation
+    rate = carried_rates(path, calibration, utilisation)[0] / nodes
     if here > 1:
         rate = min(rate, inside_rate(device_type, calibration))
     inside, between = device_type.intra_latency_seconds, path.latency_seconds
@@ -249,7 +249,8 @@ def all_to_all_seconds(
     """Seconds in which each of ``ep`` members sends parts of ``size_bytes`` to all others, its own part it keeps.
 
     A member stands on ``width`` devices, each of which does so with its counterparts. Groups lie in a node or fill
-    nodes. Between nodes all devices of a node share its cards, and what stays in the node travels at the same time.
+    nodes. Between nodes all devices of a node share its cards; what stays in the node travels at the same time
+    unless NVLink carries both.
 
     ``once``: the shares of these bytes that travel where each device gets what is for any of its experts once, and each
     node what is for any of its devices, which pass it on inside; measured all-to-alls are of others.
@@ -264,7 +265,8 @@ def all_to_all_seconds(
         path = topology.path(device_type.pool, device_type.pool)
         rate = carried_rates(path, calibration)[0] / (together * width)
         leaving = crossing * (ep - together) / ep * size_bytes / rate if rate else float("inf")
-        seconds = larger(inside, leaving) + (together - 1) * device_type.intra_latency_seconds
+        moved = inside + leaving if path.kind == "nvlink" else larger(inside, leaving)
+        seconds = moved + (together - 1) * device_type.intra_latency_seconds
         seconds += (ep // together - 1) * path.latency_seconds
         link, sharing = path.fabric, width
     if curves is None or ep == 1:
@@ -367,9 +369,7 @@ def data_ring(
     ]
     if spans_nodes(slots):
         utilisation = calibration.framework(kernels).link_utilisation
-        hops += [
-            (hop[0] * utilisation, *hop[1:]) for hop in _between(slots, load, ways, topology, calibration)
-        ]
+        hops += _between(slots, load, ways, topology, calibration, utilisation)
     # Names decide between equal hops, so that the order of the slots does not.
     rate, _, _, link = min(hops, key=lambda hop: (hop[0], hop[1], hop[3]))
     together = max(fullest)
@@ -428,7 +428,12 @@ def _beside(slot: Slot, load: NodeLoad, topology: Topology) -> int:
 
 
 def _between(
-    slots: Sequence[Slot], load: NodeLoad, ways: int | None, topology: Topology, calibration: Calibration
+    slots: Sequence[Slot],
+    load: NodeLoad,
+    ways: int | None,
+    topology: Topology,
+    calibration: Calibration,
+    utilisation: float,
 ) -> Iterator[Hop]:
     """Hops between nodes, one for each two pools of the group."""
     rings: dict[str, int] = {}
@@ -441,25 +446,31 @@ def _between(
         if first == last and len(nodes[first]) == 1 and next(iter(nodes[first]))[1] == 1:
             continue
         path = topology.path(first, last)
-        carried = carried_rates(path, calibration)
+        carried = carried_rates(path, calibration, utilisation)
         rate = min(carried[0] / rings[first], carried[1] / rings[last], carried[2] / ways)
         yield rate, 0, path.latency_seconds, path.fabric
 
 
-def carried_rates(path: Path, calibration: Calibration) -> tuple[float, float, float]:
-    """Bytes per second that the first end, the last end and the gateways of a path between nodes really carry."""
+def carried_rates(
+    path: Path, calibration: Calibration, utilisation: float = 1.0
+) -> tuple[float, float, float]:
+    """Bytes per second that the first end, the last end and the gateways of a path between nodes really carry.
+
+    ``utilisation``: share of a network that the runtime's rings reach; NVLink is no other between nodes than inside.
+    """
     ends = (
         (path.first_bytes_per_second, path.first_cards),
         (path.last_bytes_per_second, path.last_cards),
     )
     most = calibration.link(path.kind).host_bytes_per_second
+    reached = 1.0 if path.kind == "nvlink" else utilisation
     first, last = (
-        min(rate * fabric_share(path.kind, cards, calibration), nodes * most)
+        reached * min(rate * fabric_share(path.kind, cards, calibration), nodes * most)
         for (rate, cards), nodes in zip(ends, (path.first_nodes, path.last_nodes), strict=True)
     )
     gateways = path.shared_bytes_per_second
     if gateways < float("inf"):
-        gateways *= fabric_share(path.kind, 1, calibration)
+        gateways *= reached * fabric_share(path.kind, 1, calibration)
     return first, last, gateways
 
 

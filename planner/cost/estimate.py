@@ -13,7 +13,7 @@ from planner.calibration.values import ASSUMED, Calibration, Work
 from planner.capabilities import Capabilities, Schedule
 from planner.catalog.wheels import wheel_warning
 from planner.cluster.multi_node import widened
-from planner.cluster.spec import ClusterSpec
+from planner.cluster.spec import RDMA, ClusterSpec
 from planner.cluster.topology import HostTopology, Topology, sockets_only
 from planner.cost.communication import Ring, crossing_rings, data_ring, spans_nodes, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops, share_of_products
@@ -41,8 +41,6 @@ from planner.plan.placement import Placement, Slot, lone_nodes, place, widths
 from planner.plan.values import WHOLE, Context, Plan, ReplicaGroup, Stage
 from planner.targets import target
 from planner.units import format_seconds, gib_from_bytes
-
-RDMA = ("infiniband", "roce")
 
 STEP_SPREAD = 0.10
 """Spread of a step whose layers are measured: 14 runs on GH200 beside the profile of their layers (mean error 8 %)."""
@@ -362,10 +360,12 @@ class Estimator:
             yield f"{dispatcher} needs links between the devices of a node, as NVLink: {', '.join(bus)} has a bus"
         across = [each for each in types if ways > each.per_node]
         slow = dict.fromkeys(
-            each.pool for each in across if self.topology.path(each.pool, each.pool).kind not in RDMA
+            each.pool
+            for each in across
+            if self.topology.path(each.pool, each.pool).kind not in ("nvlink", *RDMA)
         )
         if slow:
-            yield f"{dispatcher} needs RDMA between nodes: those of {', '.join(slow)} have none in common"
+            yield f"{dispatcher} needs RDMA or NVLink between nodes: those of {', '.join(slow)} have none in common"
         odd = dict.fromkeys(each.pool for each in across if each.per_node != 8)
         if odd and dispatcher == "deepep":
             yield f"deepep sends between nodes of 8 devices: those of {', '.join(odd)} have other numbers"

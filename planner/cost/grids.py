@@ -89,11 +89,8 @@ def axes(
         crosses, link = "node", f"node:{device_type.gpu}"
         if nodes > 1:
             path = topology.path(device_type.pool, device_type.pool)
-            carried = (
-                carried_rates(path, calibration)[0]
-                * calibration.framework(framework).link_utilisation
-                / rings
-            )
+            utilisation = calibration.framework(framework).link_utilisation
+            carried = carried_rates(path, calibration, utilisation)[0] / rings
             rate = min(rate, carried) if together > 1 else carried
             latency += (nodes - 1) * path.latency_seconds
             crosses = link = path.fabric

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
+from planner.cluster.spec import RDMA, ClusterSpec, NicSpec, PoolSpec
 from planner.files.short_lists import compress_hosts, numbered_hosts
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Agent, Rank, agents
@@ -76,7 +76,7 @@ def _rate(nic: NicSpec) -> float:
 
 def _rdma_fabric(cluster: ClusterSpec, pool: PoolSpec, pools: list[PoolSpec]) -> str | None:
     """The pool's RDMA fabric that most used pools share, the fastest of those."""
-    nics = [nic for nic in pool.nics if cluster.fabrics[nic.fabric].kind != "ethernet"]
+    nics = [nic for nic in pool.nics if cluster.fabrics[nic.fabric].kind in RDMA]
     best = max(nics, key=lambda nic: (_reach(nic.fabric, pools), _rate(nic)), default=None)
     return best.fabric if best else None
 
@@ -87,8 +87,12 @@ def _socket_nic(cluster: ClusterSpec, pool: PoolSpec, pools: list[PoolSpec]) -> 
     def preference(nic: NicSpec) -> tuple[int, bool, float]:
         return _reach(nic.fabric, pools), cluster.fabrics[nic.fabric].kind == "ethernet", _rate(nic)
 
-    return max(pool.nics, key=preference, default=None)
+    addressed = [nic for nic in pool.nics if cluster.fabrics[nic.fabric].kind != "nvlink"]
+    return max(addressed, key=preference, default=None)
 
+
+NEEDS_IMEX = "NCCL 2.21 or later finds it by itself, where the service nvidia-imex runs on all of its nodes."
+"""What NVLink between nodes needs."""
 
 Line = str | tuple[str, str]
 """A comment, or a variable and its value."""
@@ -117,6 +121,8 @@ def pool_lines(
         return [*lines, "# The job stays on one node: NCCL needs no network."]
     nic = network.sockets[pool.name]
     lines += _socket_lines(pool, nic) if nic else ["# The cluster file gives this pool no network cards."]
+    switches = [nic.fabric for nic in pool.nics if cluster.fabrics[nic.fabric].kind == "nvlink"]
+    lines += [f"# NVLink: fabric {name}. {NEEDS_IMEX}" for name in switches]
     fabric = network.rdma[pool.name]
     if everything_on_sockets:
         if network.has_rdma:

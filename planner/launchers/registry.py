@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.catalog import driver_names, product_labels
-from planner.cluster.spec import PoolSpec
+from planner.cluster.spec import RDMA, PoolSpec
 from planner.errors import EmitError
 from planner.files.writing import dump
 from planner.job.files import EmittedFile, rendered
@@ -20,7 +20,6 @@ from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
 
 POD_FOLDER = "/hetplan/run"
 """Where pods see the launch folder."""
-RDMA = ("infiniband", "roce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import get_args
 
 from planner import catalog
 from planner.calibration.values import Calibration, Constant, Framework, GpuFamily, Link
+from planner.cluster.spec import RDMA
 from planner.measured.microbenchmarks import Microbenchmark, Quantity, microbenchmarks
 from planner.model.spec import Kernels
 from planner.targets import REFERENCE, TARGETS
@@ -143,6 +144,7 @@ OWN_RUNTIME = 0.3
 """What a kernel set has of its own next to it, relative."""
 
 NETWORKS = {
+    "nvlink": {"efficiency": Prior(0.82, 0.08), "rail": Prior(1.0, 0.01)},
     "rdma": {"efficiency": Prior(0.82, 0.08), "rail": Prior(0.99, 0.01)},
     "ethernet": {
         "efficiency": Prior(0.70, 0.20),
@@ -150,11 +152,10 @@ NETWORKS = {
         "host_bytes_per_second": Prior(2.5e9, 0.60),
     },
 }
-"""InfiniBand and RoCE are one: at equal wire no published run tells them apart. The rest of what frameworks lose
-between nodes is theirs (``Framework.link_utilisation``)."""
-
-RDMA = ("infiniband", "roce")
-"""Kinds of fabric that share their constants."""
+"""NVLink between nodes starts from what rings reach inside them, 370 of 450 GB/s (NVIDIA/nccl-tests, issue 212): 72
+devices of a rack reach 835 of 900 GB/s, but in all-reduces that the switches sum (coreweave/nccl-tests, pull request
+43). Each device has its own. InfiniBand and RoCE are one: at equal wire no published run tells them apart. The rest of
+what frameworks lose between nodes is theirs (``Framework.link_utilisation``)."""
 
 KERNEL_SETS: tuple[str, ...] = get_args(Kernels)
 """Kernel sets that have constants of their own."""

@@ -122,7 +122,7 @@ class MeasuredRow(Frozen):
     intra_node: Text | None = None
     """Network between the devices of a node, a name of the catalogue; needed from two devices on."""
     fabric: FabricKind | None = None
-    """Network between nodes: infiniband, roce or ethernet; needed from two nodes on."""
+    """Network between nodes: nvlink, infiniband, roce or ethernet; needed from two nodes on."""
     nic_gbps: Rate | None = None
     """Bandwidth of one network card, gigabit/s; needed from two nodes on."""
     nics: Cards = 1
@@ -432,7 +432,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise SpecError.of(path, f"not CSV: {error}", "look for a quote that is not closed", line) from None
 
 
-LATENCY_US = {"infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}
+LATENCY_US = {"nvlink": 3.4, "infiniband": 5.0, "roce": 5.0, "ethernet": 30.0}
 """Latency of one message between two nodes, microseconds (assumed; no source states it)."""
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 
 from planner.calibration.merge import name_key
 from planner.calibration.values import ASSUMED, Calibration
+from planner.catalog.node_links import RACKS
 from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, HostTopology, Path, Topology
 from planner.cost.memory import kept_free
@@ -95,7 +96,7 @@ def unit_warnings(cluster: ClusterSpec) -> Iterator[str]:
     """Numbers that no hardware reaches, as if given in a smaller unit."""
     for pool in cluster.pools:
         for nic in pool.nics:
-            if nic.bandwidth_gbps > FASTEST_CARD:
+            if nic.bandwidth_gbps > FASTEST_CARD and cluster.fabrics[nic.fabric].kind != "nvlink":
                 given = f"a card of {pool.name} has {nic.bandwidth_gbps:g} Gbit/s on {nic.fabric}"
                 yield f"{given}: is that in megabit/s, or of all cards together?"
     for name, gpu in cluster.gpus.items():
@@ -104,6 +105,16 @@ def unit_warnings(cluster: ClusterSpec) -> Iterator[str]:
         for form, peak in gpu.tflops.items():
             if peak > FASTEST_DEVICE:
                 yield f"{name} has {peak:g} TFLOP/s in {form}: is that in GFLOP/s?"
+
+
+def rack_warnings(cluster: ClusterSpec) -> Iterator[str]:
+    """Pools of several nodes that usually share NVLink, and say nothing of it."""
+    for pool in cluster.pools:
+        joined = any(cluster.fabrics[nic.fabric].kind == "nvlink" for nic in pool.nics)
+        types = [gpu for gpu in dict.fromkeys(pool.devices) if gpu in RACKS]
+        if types and len(pool.hosts) > 1 and not joined:
+            what = f"nodes of {types[0]} in one rack share NVLink, and {pool.name} has none between its nodes"
+            yield f"{what}: give them a fabric of kind nvlink if they do (docs/formats.md)"
 
 
 def precision_warnings(device_types: Sequence[DeviceType], model: ModelSpec) -> list[str]:

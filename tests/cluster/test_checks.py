@@ -47,6 +47,17 @@ def test_networks_of_a_provider_on_another_kind_of_fabric(tmp_path: Path) -> Non
     assert load_cluster(tmp_path / "cluster.yaml").fabrics["ib"].provider == "azure"
 
 
+def test_nvlink_has_no_cards_and_no_gateways(tmp_path: Path) -> None:
+    """Its links have no names, and lead to no other fabric."""
+    switches = ("{kind: infiniband}", "{kind: nvlink}")
+    problem = wrong(tmp_path, switches, ("fabric: ib,", "fabric: ib, hca: mlx5_0,"))
+    assert (problem.key, problem.what) == ("pools[0].nics[0].hca", "ib is NVLink, whose links have no hca")
+    assert problem.hint == "give the cards of Ethernet or RDMA entries of their own"
+    link = "links: [{between: [ib, eth], bandwidth_gbps: 25, latency_us: 50}]"
+    problem = wrong(tmp_path, (switches[0], f"{switches[1]}\n  eth: {{kind: ethernet}}\n{link}"))
+    assert problem.what == "ib is NVLink, which no gateway joins to another fabric"
+
+
 def test_a_device_without_any_peak(tmp_path: Path) -> None:
     """Nothing is known of such a one."""
     own = "gpus: {X: {memory_gib: 8, memory_bandwidth_gBps: 9, tflops: {}}}\nfabrics:"

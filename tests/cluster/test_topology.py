@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.catalog import IntraNodeSpec
+from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec
 from planner.cluster.topology import Topology, sockets_only
 from tests.worlds import cluster, pool
@@ -156,6 +157,26 @@ def test_of_two_links_the_wider() -> None:
         path = Topology(two_fabrics(*order)).path("a", "b")
         assert path.bytes_per_second == 50e9
         assert path.latency_seconds == pytest.approx(510e-6)
+
+
+def test_nvlink_between_nodes() -> None:
+    """Nodes of a rack need no sockets, and keep their NVLink in a job whose other nodes do."""
+    nics = (NicSpec(fabric="rack", bandwidth_gbps=7200, count=4), NicSpec(fabric="eth", bandwidth_gbps=100))
+    rack = pool("a", nodes=2).model_copy(update={"nics": nics})
+    lan = pool("c", fabric="eth", nodes=2)
+    found = Topology(cluster(rack, lan))
+    inside, across = found.path("a", "a"), found.path("a", "c")
+    assert (inside.fabric, inside.kind, inside.bytes_per_second) == ("rack", "nvlink", 3.6e12)
+    assert (across.fabric, across.kind) == ("eth", "ethernet")
+    assert not found.needs_sockets(["a"])
+    assert found.needs_sockets(["a", "c"])
+    assert found.islands() == (("a",),)
+    only = Topology(sockets_only(found.cluster))
+    assert (only.path("a", "a"), only.path("a", "c")) == (inside, across)
+    wide = widened(found.cluster, {"a": 2})
+    assert Topology(wide).device_type("a", "A100").reaches_memory
+    slow = widened(found.cluster, {"c": 2})
+    assert not Topology(slow).device_type("c", "A100").reaches_memory
 
 
 def test_rdma_and_sockets() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -18,11 +19,13 @@ from planner.calibration.values import (
     Link,
     LinkPoint,
 )
+from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
 from planner.cost import communication
 from planner.cost.communication import (
     Ring,
+    all_to_all_seconds,
     carried_rates,
     crossing_rings,
     data_ring,
@@ -208,7 +211,39 @@ def test_sockets_are_as_fast_as_the_hosts(moved: float) -> None:
     )
 
 
-FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet"}
+def test_a_rack_is_as_fast_as_a_node_of_its_devices() -> None:
+    """NVLink between nodes is that inside them: rings, replicas on several nodes and all-to-alls, latencies apart.
+
+    What a runtime does not reach of other networks is no part of it.
+    """
+    calibration = Calibration(
+        frameworks={"megatron": Framework(link_utilisation=0.5)},
+        links={"nvlink": Link(efficiency=INSIDE, rail=1.0)},
+    )
+    one = cluster(pool("p", ("A100",) * 16))
+    links = nic("rack", gbps=one.pools[0].intra_node.bandwidth_gBps * 8).model_copy(update={"count": 4})
+    rack = cluster(pool("p", ("A100",) * 4, 4, (links,)))
+    for tp in (1, 2, 4):
+        rings = [ring_of(spec, group("p", 16 // tp, tp), calibration=calibration) for spec in (one, rack)]
+        assert rings[0].bytes_per_second == pytest.approx(rings[1].bytes_per_second)
+    tensor = [
+        tensor_ring(Topology(spec).device_types[0], calibration, tp=16, utilisation=0.5)
+        for spec in (one, widened(rack, {"p": 4}))
+    ]
+    assert tensor[0].bytes_per_second == pytest.approx(tensor[1].bytes_per_second)
+    assert tensor[1].crosses == "rack"
+    seconds = [
+        all_to_all_seconds(topology.device_types[0], topology, calibration, 1e12, ep=16)
+        for topology in map(Topology, (one, rack))
+    ]
+    assert seconds[0] == pytest.approx(seconds[1], rel=1e-4)
+    ib = Topology(cluster(pool("p", ("A100",) * 4, 4, (links.model_copy(update={"fabric": "ib"}),))))
+    equal = replace(calibration, links={"infiniband": calibration.link("nvlink")})
+    beside = all_to_all_seconds(ib.device_types[0], ib, equal, 1e12, ep=16)
+    assert beside == pytest.approx(12 / 15 * seconds[0], rel=1e-4)
+
+
+FABRICS = {"ib": "infiniband", "roce": "roce", "eth": "ethernet", "rack": "nvlink"}
 
 
 @pytest.mark.parametrize(("fabric", "kind"), FABRICS.items())

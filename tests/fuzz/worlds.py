@@ -123,11 +123,12 @@ def _cluster(rng: random.Random) -> Yaml:
         pools.append({**copy.deepcopy(twin), "name": f"pool{len(pools)}"})
     used = {name for pool in pools for name in _device_types(pool)}
     joined = sorted({nic["fabric"] for pool in pools for nic in pool["nics"]})
+    racks = _racks(rng, pools) if rng.random() < 0.2 else {}
     return {
         "name": "world",
         "gpus": {name: card for name, card in own.items() if name in used},
         "pools": pools,
-        "fabrics": {name: _fabric(rng, name) for name in joined},
+        "fabrics": {name: _fabric(rng, name) for name in joined} | racks,
         "links": list(_gateways(rng, joined)),
         "reserve_gib": rng.choice((0, 0, 0.5, 1, 2)),
     }
@@ -198,6 +199,17 @@ def _fabric(rng: random.Random, name: str) -> Yaml:
     found: Yaml = {"kind": FABRICS[name]}
     found |= rng.choice(({}, {}, {"latency_us": rng.choice((1, 20, 800))}))
     return found | rng.choice(({}, {}, {}, {"oversubscription": rng.choice((1.5, 3))}))
+
+
+def _racks(rng: random.Random, pools: list[Yaml]) -> Yaml:
+    """Gives pools NVLink between their nodes, some in one rack; the fabrics."""
+    for number, pool in enumerate(pools):
+        if rng.random() < 0.6:
+            name = rng.choice(("rack", f"rack{number}"))
+            rate, count = rng.choice((200, 2400, 7200)), rng.choice((1, 2, 4))
+            pool["nics"].append({"fabric": name, "bandwidth_gbps": rate, "count": count})
+    names = {nic["fabric"] for pool in pools for nic in pool["nics"]}
+    return {name: {"kind": "nvlink"} for name in sorted(names) if name.startswith("rack")}
 
 
 def _gateways(rng: random.Random, fabrics: list[str]) -> Iterator[Yaml]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.cluster.spec import ClusterSpec
-from planner.job.job import job_network, pool_environment
+from planner.job.job import NEEDS_IMEX, job_network, pool_environment
 from planner.plan.placement import Agent
 from tests.worlds import cluster, nic, pool
 
@@ -63,6 +63,20 @@ def test_different_fabrics_cross() -> None:
     assert "export NCCL_NET=Socket" in lines
     assert "export NCCL_SOCKET_IFNAME='=ens1'" in lines
     assert not [line for line in lines if "NCCL_IB_HCA" in line]
+
+
+def test_nvlink_between_nodes_is_found_by_nccl() -> None:
+    """It has no address and no device to name: the cards of the other fabrics are named as without it."""
+    rack = nic("rack", gbps=7200.0)
+    where = cluster(pool("a", ("A100",), 2, (rack, IB, ETH)), pool("b", ("A100",), 1, (IB, ETH)))
+    without = cluster(pool("a", ("A100",), 2, (IB, ETH)), pool("b", ("A100",), 1, (IB, ETH)))
+    launchers = start("a", "a", "b")
+    assert job_network(where, launchers) == job_network(without, launchers)
+    more = set(environment(where, launchers, "a")) - set(environment(without, launchers, "a"))
+    assert more == {f"# NVLink: fabric rack. {NEEDS_IMEX}"}
+    assert environment(where, launchers, "b") == environment(without, launchers, "b")
+    alone = cluster(pool("a", ("A100",), 2, (rack,)))
+    assert job_network(alone, start("a", "a")).sockets == {"a": None}
 
 
 def test_fabric_that_most_pools_share_wins() -> None:

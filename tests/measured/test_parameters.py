@@ -170,7 +170,7 @@ def test_networks_of_a_cluster() -> None:
     assert networks_of(one()) == {"rdma"}
     mixed = cluster(pool("a", fabric="roce"), pool("b", fabric="eth"))
     assert networks_of(run("x", mixed, MODEL, plan(MODEL, 8, 1, 1, 1))) == {"rdma", "ethernet"}
-    assert [kinds_of(name) for name in NETWORKS] == [("infiniband", "roce"), ("ethernet",)]
+    assert [kinds_of(name) for name in NETWORKS] == [("nvlink",), ("infiniband", "roce"), ("ethernet",)]
 
 
 def test_kernels_of_a_run() -> None:

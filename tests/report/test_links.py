@@ -13,12 +13,13 @@ from planner.report.inputs import (
     memory_warnings,
     pool_text,
     precision_warnings,
+    rack_warnings,
     unit_warnings,
     unreachable,
 )
 from tests.report import examples
 from tests.report.drawing import drawn
-from tests.worlds import GPUS, cluster, pool
+from tests.worlds import GPUS, cluster, nic, pool
 
 SHIPPED = Path(__file__).parents[2] / "cluster_specs"
 
@@ -128,6 +129,21 @@ def test_numbers_as_if_in_a_smaller_unit_are_asked_about() -> None:
         "A100 has 81920 GiB: is that in MiB?",
         "A100 has 312000 TFLOP/s in fp16: is that in GFLOP/s?",
     ]
+
+
+def test_nodes_of_a_rack_are_asked_for_their_nvlink() -> None:
+    """Several nodes of devices that are sold in racks; their NVLink is as fast as it is."""
+    gpus = {name: GPUS["A100"].model_copy(update={"name": name}) for name in ("GB200", "A100")}
+    nodes = pool("a", "GB200", 2)
+    (said,) = rack_warnings(cluster(nodes, pool("b", nodes=2), gpus=gpus))
+    assert said == (
+        "nodes of GB200 in one rack share NVLink, and a has none between its nodes: "
+        "give them a fabric of kind nvlink if they do (docs/formats.md)"
+    )
+    assert list(rack_warnings(cluster(pool("a", "GB200"), gpus=gpus))) == []
+    links = nic("rack", gbps=7200.0).model_copy(update={"count": 8})
+    rack = cluster(nodes.model_copy(update={"nics": (*nodes.nics, links)}), gpus=gpus)
+    assert [*rack_warnings(rack), *unit_warnings(rack)] == []
 
 
 def test_a_node_of_one_device_has_no_link_inside() -> None:

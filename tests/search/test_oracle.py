@@ -53,6 +53,7 @@ from tests.worlds import (
     with_long_sequences,
     with_measurements,
     with_odd_nodes,
+    with_racks,
     with_replicas,
     with_shapes,
     with_small_nodes,
@@ -266,6 +267,21 @@ def test_products_that_hide_tensor_parallel_traffic(seed: int, target: str) -> N
 def test_groups_that_shard_in_nodes(seed: int) -> None:
     """Nodes that are fast inside, where hybrid sharding is the best of all plans now and then."""
     check(with_fast_nodes(seed), Limits(gap=0.0, target="torch", zero=(1 + seed % 3,), pp=(1,)), QUICK)
+
+
+@given(SEEDS, TARGETS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_nvlink_between_nodes(seed: int, target: str | None) -> None:
+    """Nodes of one rack, whose cards to other nodes are slower; of all runtimes, replicas on several nodes as well."""
+    check(with_racks(seed), limits(seed, target), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS, TARGETS)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_racks(seed: int, target: str | None) -> None:
+    """The same of more of them."""
+    check(with_racks(seed), limits(seed, target), MANY)
 
 
 RECOMPUTES: tuple[Recompute, ...] = ("none", "full", "selective")

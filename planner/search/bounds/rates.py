@@ -798,7 +798,7 @@ def ring_rates(
     paths = [topology.path(device_type.pool, pool) for pool in {other.pool for other in device_types}]
     between = max(
         (
-            carried_rates(path, calibration)[0] * utilisation
+            carried_rates(path, calibration, utilisation)[0]
             for path in paths
             if path.fabric not in ("node", "")
         ),
