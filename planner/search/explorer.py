@@ -72,7 +72,15 @@ class OverNodes:
     tp: int
 
 
-Expandable = Group | Family | DataParallel | DeviceSets | GridChoice | OverNodes
+@dataclass(frozen=True, slots=True)
+class SomeDepths:
+    """Pipelines of a family with per-stage degrees that have so many stages."""
+
+    family: Family
+    depths: tuple[int, ...]
+
+
+Expandable = Group | Family | SomeDepths | DataParallel | DeviceSets | GridChoice | OverNodes
 Item = Expandable | Choice | OpenChoice | ChoiceElsewhere
 
 Choices = Callable[[Capabilities, Limits, Estimator], Iterator[DataParallel]]
@@ -630,6 +638,8 @@ class Explorer:
                 self._push(own, family)
         elif isinstance(item, Family):
             self._expand_family(bound, item)
+        elif isinstance(item, SomeDepths):
+            self._push_choices(bound, item.family, item.depths, 1, "1f1b")
         elif isinstance(item, GridChoice):
             self._grid(item)
         elif isinstance(item, OverNodes):
@@ -663,13 +673,26 @@ class Explorer:
         for depth in partition.depths(family, self.limits):
             for order in self.orders(family, depth):
                 alike.setdefault(order, []).append(depth)
-        for (chunks, schedule), possible in alike.items():
-            bounds = partition.bounds.bounds(family, possible, chunks, self._wanted, schedule)
-            for depth, own in zip(possible, bounds, strict=True):
+        if family.dp is not None:
+            for order, possible in alike.items():
+                self._push_choices(bound, family, possible, *order)
+            return
+        assert set(alike) <= {(1, "1f1b")}, "where each stage has its own degrees there is one order"
+        for possible in alike.values():
+            for own, depths in partition.bounds.of_ranges(family, possible, bound, self._wanted):
                 self.deadline.check()
-                self.candidates += 1
-                choice = Choice(family=family, depth=depth, interleave=chunks, schedule=schedule)
-                self._push(max(bound, own), choice)
+                self._push(own, SomeDepths(family, tuple(depths)))
+
+    def _push_choices(
+        self, bound: float, family: Family, depths: Sequence[int], chunks: int, schedule: Schedule
+    ) -> None:
+        """The choices of these depths, each with its bound."""
+        bounds = self.partition(family).bounds.bounds(family, depths, chunks, self._wanted, schedule)
+        for depth, own in zip(depths, bounds, strict=True):
+            self.deadline.check()
+            self.candidates += 1
+            choice = Choice(family=family, depth=depth, interleave=chunks, schedule=schedule)
+            self._push(max(bound, own), choice)
 
     def orders(self, family: Family, depth: int) -> list[tuple[int, Schedule]]:
         """Chunks and schedules of a pipeline that are searched."""

@@ -29,6 +29,9 @@ AT_ONCE = 256
 DEPTHS_AT_ONCE = 8
 """Depths of a family with per-stage degrees that are looked at together."""
 
+HALVINGS = 3
+"""Of the seconds up to the cutoff, for a quick look at such depths."""
+
 FREE = Hops(inner_seconds=0.0, outer_seconds=0.0)
 """Sends that take no time."""
 
@@ -191,6 +194,34 @@ class FamilyBounds:
         known = [(depth, free.bound(depth)) for depth in depths]
         for begin in range(0, len(known), DEPTHS_AT_ONCE):
             yield from self._halved(family, known[begin : begin + DEPTHS_AT_ONCE], cutoff)
+
+    def of_ranges(
+        self, family: Family, depths: Sequence[int], known: float, cutoff: float
+    ) -> Iterator[tuple[float, Sequence[int]]]:
+        """Depths of a family with per-stage degrees, a few at a time, each time with the seconds before which none ends.
+
+        These come of quick looks; none ends before ``known``. From ``cutoff`` on they need not be the best.
+        """
+        free = self._per_stage_degrees(family)
+        for begin in range(0, len(depths), DEPTHS_AT_ONCE):
+            part = depths[begin : begin + DEPTHS_AT_ONCE]
+            bounds = {depth: max(known, free.bound(depth)) for depth in part}
+            if several := [depth for depth in part if depth > 1]:
+                least = self._looked_at(family, several, min(bounds[depth] for depth in several), cutoff)
+                bounds.update((depth, max(bounds[depth], least)) for depth in several)
+            yield min(bounds.values()), part
+
+    def _looked_at(self, family: Family, depths: Sequence[int], low: float, cutoff: float) -> float:
+        """Seconds before which no pipeline of any of these depths ends, where none ends before ``low``."""
+        if not low < cutoff < inf:
+            return low
+        ends, bound, high = (depths[0], depths[-1]), self._lagrangian(family), cutoff
+        if bound.none_within(ends, cutoff):
+            return cutoff
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if bound.none_within(ends, middle) else (low, middle)
+        return low
 
     def _halved(self, family: Family, known: Sequence[tuple[int, float]], cutoff: float) -> Iterator[float]:
         """The same where a bound of each depth is known: no more of each where none of all ends before the cutoff."""
