@@ -220,6 +220,7 @@ def test_a_model_of_the_hub_comes_from_its_cache(tmp_path: Path, monkeypatch: py
     ("name", "what", "hint"),
     [
         ("hf://org/none", "is not in the local cache", "hf download org/none config.json"),
+        ("hf://org/none@v2", "is not in the local cache", "hf download org/none config.json --revision v2"),
         ("hf://org/a/b", "expected hf://ORGANIZATION/NAME", None),
         ("hf://or g/a", "expected hf://ORGANIZATION/NAME", None),
         ("hf://..", "expected hf://ORGANIZATION/NAME", None),
