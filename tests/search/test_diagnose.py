@@ -69,6 +69,8 @@ def test_limits_on_experts() -> None:
     assert cause == "--ep 16 needs at least 16 devices and there are 8"
     (cause,) = diagnose(estimator, Limits(ep=(8,), etp=(2,), tp=(4,)), Deadline.after(0.0)).causes
     assert cause == "--ep 8 with --etp 2 needs at least 16 devices and there are 8"
+    (cause,) = diagnose(estimator, Limits(ep=(1, 2), etp=(1,), tp=(4,)), Deadline.after(0.0)).causes
+    assert cause == "--ep 1,2 with --etp 1 is no multiple of --tp 4: whole replicas share experts"
 
 
 def test_replicas_that_no_target_divides() -> None:

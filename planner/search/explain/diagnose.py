@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import chain, product, takewhile
 from math import prod
 from typing import Any, get_args
 
@@ -152,6 +152,11 @@ def _impossible(estimator: Estimator, limits: Limits) -> Iterator[str]:
         what = undivided(model, limits)
         reason = f": no tensor parallelism with {what}" if what else ""
         yield f"{names} cannot train this model with {_typed(limits, 'tp')}{reason}"
+    degrees = product(limits.ep or (), limits.etp or (), limits.tp or ())
+    left_over = [ep * etp % tp for ep, etp, tp in degrees if model.experts is not None]
+    if left_over and all(left_over):
+        experts = f"{_typed(limits, 'ep')} with {_typed(limits, 'etp')}"
+        yield f"{experts} is no multiple of {_typed(limits, 'tp')}: whole replicas share experts"
     if not any(zeros(row, model, None, limits.zero) for row in rows):
         yield f"{names} cannot train this model with {_typed(limits, 'zero')}"
     if limits.recompute and not any(recomputes_of(row, limits, model, device_types) for row in rows):
