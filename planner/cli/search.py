@@ -50,14 +50,12 @@ from planner.cli.options import (
 from planner.cli.output import failure_of, require_writable
 from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
 from planner.cli.progress import History, reporter
-from planner.dims.context import context_faults
-from planner.dims.expert import whole_because
 from planner.dims.sync import model_faults
 from planner.errors import OutputError, UsageError
 from planner.lazy import lazy_module
 from planner.model.spec import ModelSpec
 from planner.plan.file import Summary, write
-from planner.plan.values import Context, Sync
+from planner.plan.values import Sync
 from planner.ranges import (
     BATCH,
     COUNT,
@@ -76,7 +74,7 @@ from planner.report.brief import summary_of
 from planner.search.deadline import Deadline
 from planner.search.milp.export import write_model
 from planner.search.objectives.choose import choose
-from planner.search.space.choices import targets_of
+from planner.search.space.degrees import degree_faults
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.targets import TARGETS, in_words, target
 
@@ -305,37 +303,8 @@ def _way(part: str) -> Sync:
 
 def _require_degrees(limits: Limits, model: ModelSpec) -> None:
     """Raise UsageError for degrees of which the model allows none, in whatever plan."""
-    _require_experts(limits, model)
-    degrees, rows = limits.cp or (1,), targets_of(limits)
-    if 1 in degrees:
-        return
-    ways = [(row, Context(ways=cp, kind=kind)) for cp in degrees for row in rows for kind in row.context]
-    faults = [list(context_faults(context, row, model, 1)) for row, context in ways]
-    if all(faults):
-        reasons = [fault for found in faults for fault in found[:1]]
-        reasons = reasons or [f"{' and '.join(row.name for row in rows)} keep sequences whole, expected 1"]
-        raise UsageError(f"--cp: {'; '.join(dict.fromkeys(reasons))}")
-
-
-def _require_experts(limits: Limits, model: ModelSpec) -> None:
-    for name, degrees in (("--ep", limits.ep or (1,)), ("--etp", limits.etp or (1,))):
-        if model.experts is None and 1 not in degrees:
-            said = ", ".join(map(str, degrees))
-            raise UsageError(f"{name}: the model {model.name} has no experts, expected 1, got {said}")
-    if model.experts is None:
-        return
-    _require_divisor("--ep", limits.ep, model.experts.number, "experts of a layer")
-    if 1 not in (limits.etp or (1,)):
-        whole = [whole_because(row, model) for row in targets_of(limits)]
-        if all(whole):
-            raise UsageError(f"--etp: {'; '.join(dict.fromkeys(whole))}, expected 1")
-    _require_divisor("--etp", limits.etp, model.experts.ffn, "channels of an expert")
-
-
-def _require_divisor(option: str, degrees: tuple[int, ...] | None, number: int, what: str) -> None:
-    if degrees and all(number % degree for degree in degrees):
-        said = ", ".join(map(str, degrees))
-        raise UsageError(f"{option}: expected a divisor of the {number} {what}, got {said}")
+    for name, what in degree_faults(limits, model):
+        raise UsageError(f"--{name}: {what}")
 
 
 def search(

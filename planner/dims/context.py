@@ -127,17 +127,20 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield f"tp {tp} does not divide the {length // cp} tokens that cp {cp} leaves of a sequence"
     if dealt_whole(model):
         yield "documents and pairs stay whole, expected none in the model's training"
-    yield from _whole_because(context.kind, model)
+    yield from _whole_because(context.kind, model, target.context)
     if context.kind == "ring":
         return
+    expected = "cp_kind ring" if "ring" in target.context else "a divisor"
     counts = ((what, number) for kind in model.kinds for what, number in _heads(kind))
     for what, heads in dict.fromkeys(counts):
         if heads % (cp * tp):
-            yield f"cp {cp} x tp {tp} does not divide the {heads} {what} heads, expected cp_kind ring"
+            yield f"cp {cp} x tp {tp} does not divide the {heads} {what} heads, expected {expected}"
 
 
-def _whole_because(kind: ContextKind, model: ModelSpec) -> Iterator[str]:
-    """What of a model keeps its sequences whole, whatever their length and the degree."""
+def _whole_because(
+    kind: ContextKind, model: ModelSpec, able: tuple[ContextKind, ...] = ("ring", "ulysses")
+) -> Iterator[str]:
+    """What of a model keeps its sequences whole, whatever their length and the degree, with kinds to expect."""
     if model.training.attention != "flash":
         yield "divided sequences need fused attention, expected attention flash in the model's training"
     if model.kind != "decoder":
@@ -156,7 +159,7 @@ def _whole_because(kind: ContextKind, model: ModelSpec) -> Iterator[str]:
         if model.sinks:
             yield "sinks are not passed around a ring, expected cp_kind ulysses"
     elif model.latent is not None:
-        yield "ulysses divides no latent attention, expected cp_kind ring"
+        yield f"ulysses divides no latent attention, expected {'cp_kind ring' if 'ring' in able else 'cp 1'}"
 
 
 def _heads(model: ModelSpec) -> tuple[tuple[str, int], ...]:

@@ -110,8 +110,10 @@ def shown(value: object) -> str:
         return "a mapping"
     if isinstance(value, list):
         return f"a list of {len(value)}"
-    text = f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)
-    return text[:60]
+    if isinstance(value, float) and math.isfinite(value):
+        text = f"{value:.6g}"
+        return text if {*".e"} & {*text} else f"{text}.0"
+    return str(value)[:60]
 
 
 def _message(item: dict[str, Any], kind: type, data: object) -> Message:

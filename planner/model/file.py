@@ -146,12 +146,12 @@ def unsaid(path: Path, said: Mapping[str, object] | None = None) -> str | None:
         return None
     length = given.get("sequence_length") is None
     batch = _no_batch(given)
-    further = 0
-    if given.get("mtp_layers") is None:
-        named = document.data.get("huggingface")
-        config = _config(path, str(named), document) if named else document
-        further = huggingface.further_tokens(config)
-    if not (length or batch or further):
+    named = document.data.get("huggingface")
+    config = _config(path, str(named), document) if named else document
+    further = huggingface.further_tokens(config) if given.get("mtp_layers") is None else 0
+    whole = given.get("precision") is None and given.get("lora") is None
+    quantised = huggingface.quantised_by(config) if whole else None
+    if not (length or batch or further or quantised):
         return None
     settings = load_model(path).training
     parts = [f"sequences of {settings.sequence_length:,} tokens"] if length else []
@@ -160,6 +160,11 @@ def unsaid(path: Path, said: Mapping[str, object] | None = None) -> str | None:
     parts += [f"{sequences:,} sequences a step"] if batch else []
     so = [f"on {' and '.join(parts)}"] if parts else []
     so += [f"without the modules that predict further tokens (mtp_layers: {further})"] if further else []
+    so += (
+        [f"with whole weights in {settings.precision} in place of quantised ones ({quantised})"]
+        if quantised
+        else []
+    )
     return f"{_named(path)}: nobody says how it is trained, so {', '.join(so)}"
 
 

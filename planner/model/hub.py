@@ -27,7 +27,9 @@ def in_cache(name: str) -> Path:
         raise SpecError.of(name, "expected hf://ORGANIZATION/NAME") from None
     if isinstance(path, str):
         return Path(path)
-    hint = f"with network: hf download {repository} config.json"
+    hint = f"with network: hf download {repository} config.json" + (
+        f" --revision {revision}" if revision else ""
+    )
     raise SpecError.of(
         name, "is not in the local cache of Hugging Face, where its config.json is looked for", hint
     )

@@ -18,7 +18,7 @@ from planner.calibration.values import Calibration
 from planner.capabilities import RECOMPUTES
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
-from planner.errors import HetplanError
+from planner.errors import HetplanError, UsageError
 from planner.files.document import fail_on, file_beside, read_document
 from planner.files.fields import Frozen
 from planner.files.messages import nearest, shown
@@ -27,6 +27,7 @@ from planner.model.hub import HUB
 from planner.model.spec import ModelSpec, Precision, TrainingSpec
 from planner.ranges import BATCH, DEVICES, NODE_DEVICES, SEQUENCE, STAGES, TIME_LIMIT, ZERO
 from planner.search.objectives.choose import choose
+from planner.search.space.degrees import degree_faults
 from planner.search.values import Goal, Limits
 from planner.search.what_if import worlds
 from planner.targets import TARGETS
@@ -194,7 +195,10 @@ def solved(point: SweepPoint) -> SweepRow:
     blank: SweepRow = dict.fromkeys(RESULTS)
     try:
         cluster, model = _world(point)
-        result = choose(cluster, model, point.calibration, _limits(point), Goal(), explain=False)
+        limits = _limits(point)
+        for name, what in degree_faults(limits, model):
+            raise UsageError(f"{name}: {what}")
+        result = choose(cluster, model, point.calibration, limits, Goal(), explain=False)
     except (HetplanError, ValueError) as error:
         return row | blank | {"status": "error", "error": str(error).splitlines()[0]}
     if result.interrupted:  # half a search is no result to keep

@@ -521,7 +521,7 @@ def test_limits_that_leave_nothing_say_which_to_lift(hetplan: Command, files: Pa
         (
             "qwen2.5_7b",
             "--cp 8 --target deepspeed",
-            "--cp: cp 8 x tp 1 does not divide the 28 attention heads, expected cp_kind ring",
+            "--cp: cp 8 x tp 1 does not divide the 28 attention heads, expected a divisor",
         ),
         ("bert_large", "--cp 2", "--cp: divided sequences need a causal mask, expected a decoder"),
     ],

@@ -337,3 +337,12 @@ def test_a_ray_worker_that_dies(grid: Path, monkeypatch: pytest.MonkeyPatch) -> 
     finally:
         ray.shutdown()
     assert is_whole()
+
+
+def test_degrees_that_a_model_does_not_allow_are_errors_of_their_points(hetplan: Command, grid: Path) -> None:
+    """Of this model alone: another one of the grid may have them."""
+    text = GRID.replace("target: [deepspeed, megatron]", "ep: [1, 8]").replace("[16, 24]", "[16]")
+    (grid / "grid.yaml").write_text(text)
+    done = hetplan(*WORDS, "-j", "1")
+    assert [row["status"] for row in rows()] == ["optimal", "error"]
+    assert "1 point: ep: the model small has no experts, expected 1, got 8" in " ".join(done.out.split())

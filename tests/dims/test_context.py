@@ -72,6 +72,11 @@ def divided(*, dp: int = 8, tp: int = 1, cp: int = 4, gpu: str = "A100", **chang
             "cp 8 x tp 2 does not divide the 8 key/value heads, expected cp_kind ring",
         ),
         (
+            divided(target="torch", cp_kind="ulysses", dp=16, cp=16),
+            long(),
+            "cp 16 x tp 1 does not divide the 8 key/value heads, expected a divisor",
+        ),
+        (
             divided(),
             long(attention="unfused"),
             "divided sequences need fused attention, expected attention flash in the model's training",

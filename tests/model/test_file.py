@@ -220,6 +220,7 @@ def test_a_model_of_the_hub_comes_from_its_cache(tmp_path: Path, monkeypatch: py
     ("name", "what", "hint"),
     [
         ("hf://org/none", "is not in the local cache", "hf download org/none config.json"),
+        ("hf://org/none@v2", "is not in the local cache", "hf download org/none config.json --revision v2"),
         ("hf://org/a/b", "expected hf://ORGANIZATION/NAME", None),
         ("hf://or g/a", "expected hf://ORGANIZATION/NAME", None),
         ("hf://..", "expected hf://ORGANIZATION/NAME", None),
@@ -385,3 +386,56 @@ def test_adapters_that_cannot_be(tmp_path: Path, training: str, changes: str, wh
     text = str(error.value) + "".join(str(problem.hint) for problem in error.value.problems)
     assert what in text
     assert "model.yaml:" in text
+
+
+def test_that_weights_are_not_trained_as_they_are_quantised_is_told(tmp_path: Path) -> None:
+    """Of a configuration whose file has them in few bits, unless the training says in which format."""
+    config, path = (
+        config_file(tmp_path, quantization_config={"quant_method": "gptq"}),
+        tmp_path / "model.yaml",
+    )
+    said = "with whole weights in bf16 in place of quantised ones (gptq)"
+    assert said in str(unsaid(config))
+    settings = "sequence_length: 2048, global_batch: 8"
+    path.write_text(f"huggingface: Llama-3-8B/config.json\ntraining: {{{settings}}}\n")
+    assert said in str(unsaid(path))
+    assert unsaid(path, {"precision": "bf16"}) is None
+    path.write_text(
+        f"huggingface: Llama-3-8B/config.json\ntraining: {{{settings}, lora: {{rank: 8, base: nf4}}}}\n"
+    )
+    assert unsaid(path) is None
+
+
+@pytest.mark.parametrize(
+    ("torch_dtype", "dtype", "precision"),
+    [
+        ("bfloat16", "float16", "fp16"),
+        ("float16", "bfloat16", "bf16"),
+        (None, "float16", "fp16"),
+        ("float16", None, "fp16"),
+    ],
+)
+def test_the_newer_name_of_the_number_format_wins(
+    tmp_path: Path, torch_dtype: str | None, dtype: str | None, precision: str
+) -> None:
+    """As in transformers; a null says nothing."""
+    config = config_file(tmp_path, torch_dtype=torch_dtype, dtype=dtype)
+    assert load_model(config).training.precision == precision
+
+
+def test_the_number_format_of_a_whole_is_that_of_its_text(tmp_path: Path) -> None:
+    """Which often does not repeat it."""
+    text = {**CONFIG, "model_type": "mistral", "torch_dtype": None}
+    whole = {"model_type": "mistral3", "dtype": "float16", "text_config": text}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**whole, "vision_config": {"model_type": "pixtral"}}))
+    assert load_model(path).training.precision == "fp16"
+
+
+@pytest.mark.parametrize(("first", "labels"), [("CausalLM", None), ("SequenceClassification", 2)])
+def test_the_first_of_several_architectures_is_the_model(
+    tmp_path: Path, first: str, labels: int | None
+) -> None:
+    """Those behind it are others."""
+    names = sorted(("LlamaForCausalLM", "LlamaForSequenceClassification"), key=f"LlamaFor{first}".__ne__)
+    assert load_model(config_file(tmp_path, architectures=names)).labels == labels

@@ -10,7 +10,7 @@ from planner.capabilities import OFFLOAD_PARTS, OffloadPart
 from planner.catalog import gpu_spec
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import ExpertsSpec
+from planner.model.spec import ExpertsSpec, PreferenceSpec
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import _describe, _nearest_miss, diagnose
 from planner.search.values import Limits
@@ -69,6 +69,29 @@ def test_limits_on_experts() -> None:
     assert cause == "--ep 16 needs at least 16 devices and there are 8"
     (cause,) = diagnose(estimator, Limits(ep=(8,), etp=(2,), tp=(4,)), Deadline.after(0.0)).causes
     assert cause == "--ep 8 with --etp 2 needs at least 16 devices and there are 8"
+    (cause,) = diagnose(estimator, Limits(ep=(1, 2), etp=(1,), tp=(4,)), Deadline.after(0.0)).causes
+    assert cause == "--ep 1,2 with --etp 1 is no multiple of --tp 4: whole replicas share experts"
+
+
+def test_replicas_that_no_target_divides() -> None:
+    """The limit is the cause, with what stands in its way where that is known, not memory."""
+    on, one = cluster(pool("a", nodes=2)), gpt()
+    experts = one.model_copy(update={"experts": ExpertsSpec(number=32, top_k=2, ffn=512)})
+    pairs = one.trained_with(preference=PreferenceSpec())
+    for model, limits, cause in (
+        (one, Limits(tp=(16,)), "--tp 16 is wider than a node: replicas of at most 8 devices are searched"),
+        (
+            experts,
+            Limits(tp=(4,), target="deepspeed"),
+            "deepspeed cannot train this model with --tp 4: no tensor parallelism with experts",
+        ),
+        (
+            pairs,
+            Limits(tp=(2,)),
+            "deepspeed and torch cannot train this model with --tp 2: no tensor parallelism with pairs of answers",
+        ),
+    ):
+        assert diagnose(Estimator(on, model), limits, Deadline.after(0.0)).causes == (cause,)
 
 
 def test_deeper_pipelines_than_layers_and_than_are_searched() -> None:

@@ -131,9 +131,14 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision, bool]:
     if padding:
         others = shape.get("other_parameters", 0) + padding * shape["hidden"]
         shape |= {"learned_positions": rows - padding, "other_parameters": others}
-    dtype = str(config.get("torch_dtype", config.get("dtype")))
     drops = any(isinstance(share := config.get(key), int | float) and share > 0 for key in _DROPPED)
-    return shape, longest, _PRECISIONS.get(dtype, "bf16"), drops
+    return shape, longest, _precision_of(whole.data, config), drops
+
+
+def _precision_of(*configs: Config) -> Precision:
+    """Number format of the first configuration that says one; ``dtype`` wins over its older name."""
+    said = (config[key] for config in configs for key in ("dtype", "torch_dtype") if config.get(key))
+    return _PRECISIONS.get(str(next(said, None)), "bf16")
 
 
 _UNDESCRIBED = dict.fromkeys(
@@ -224,11 +229,10 @@ def _with_head(shape: Shape, config: Config) -> Shape:
     if not names and shape.get("kind") == "encoder" and shape.get("labels") is None:
         # As transformers' AutoModel, which asks for no architecture.
         names = [f"{kind}Model"] if "Model" in heads else []
-    for name in names if isinstance(names, list) else []:
-        head = head_of(str(name), heads)
-        if head is not None:
-            return with_head(shape, head, config)
-    return shape
+    # Where several are listed the first one is the model, as it is to what loads it.
+    first = next(iter(names), None) if isinstance(names, list) else None
+    head = head_of(str(first), heads)
+    return shape if head is None else with_head(shape, head, config)
 
 
 def supported() -> tuple[str, ...]:
@@ -242,6 +246,16 @@ def further_tokens(document: Document) -> int:
     text = config.get("text_config")
     count = (text if isinstance(text, dict) else config).get("num_nextn_predict_layers")
     return count if isinstance(count, int) and MTP_LAYERS.holds(count) else 0
+
+
+def quantised_by(document: Document) -> str | None:
+    """How the weights of the file are quantised, by the method's name; None where they are not."""
+    text = document.data.get("text_config")
+    for config in (document.data, text if isinstance(text, dict) else {}):
+        found = config.get("quantization_config")
+        if isinstance(found, dict) and found:
+            return str(found.get("quant_method") or "quantization_config")
+    return None
 
 
 def usual_length(longest: int) -> int:

@@ -26,7 +26,7 @@ class PyTorch(Runtime):
         """The example, and what it needs beside the batch table and the model's shape."""
         config = {
             "precision": job.model.training.precision,
-            "reduce_dtype": gradients_of(CAPABILITIES, job.model.training, job.plan.zero).reduced,
+            "reduce_dtype": _reduced(job),
             "clip": CLIP,
             "on_host": job.plan.offload.parameters != "none",
         }
@@ -46,9 +46,17 @@ class PyTorch(Runtime):
         )
 
     def notes(self, job: Job) -> Mapping[str, object]:
-        """Whether stages run all forwards first."""
+        """Whether stages run all forwards first, and the format in which gradients are added up."""
         plan = job.plan
-        return {"too_few_micro_batches": plan.micro_batches - bool(plan.fewer_steps) < plan.pp}
+        return {
+            "too_few_micro_batches": plan.micro_batches - bool(plan.fewer_steps) < plan.pp,
+            "reduced": _reduced(job),
+        }
+
+
+def _reduced(job: Job) -> str:
+    """Number format in which gradients are added up over the replicas."""
+    return gradients_of(CAPABILITIES, job.model.training, job.plan.zero).reduced
 
 
 RUNTIME = PyTorch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import chain, product, takewhile
 from math import prod
 from typing import Any, get_args
 
@@ -20,13 +20,14 @@ from planner.dims.context import LEAST_TOKENS
 from planner.dims.offloading import allows, offload_text, offloads
 from planner.dims.recompute import recompute_text
 from planner.dims.sharding import master_weights_of, zeros
-from planner.dims.tensor import splits
+from planner.dims.tensor import splits, tp_degrees
 from planner.dims.trained import lack
 from planner.model.spec import HALVES, MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import ON_DEVICE, Plan
 from planner.ranges import BATCH
 from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.explain.families import undivided
 from planner.search.explain.first_found import first_found
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
@@ -139,6 +140,23 @@ def _impossible(estimator: Estimator, limits: Limits) -> Iterator[str]:
         yield f"{_typed(limits, 'tp')} does not divide the heads and feed-forward layers of {model.name}"
     rows = [row for row in targets_of(limits) if offers(row, model)]
     names = " and ".join(row.name for row in rows)
+    widest, devices = max(each.per_node for each in device_types), sum(each.devices for each in device_types)
+    if limits.tp and not limits.grids and widest < min(limits.tp) <= devices:
+        yield f"{_typed(limits, 'tp')} is wider than a node: replicas of at most {widest} devices are searched"
+    elif (
+        limits.tp
+        and not limits.grids
+        and any(splits(model, tp) for tp in limits.tp)
+        and not any(tp_degrees(row, limits.tp, model, device_types) for row in rows)
+    ):
+        what = undivided(model, limits)
+        reason = f": no tensor parallelism with {what}" if what else ""
+        yield f"{names} cannot train this model with {_typed(limits, 'tp')}{reason}"
+    degrees = product(limits.ep or (), limits.etp or (), limits.tp or ())
+    left_over = [ep * etp % tp for ep, etp, tp in degrees if model.experts is not None]
+    if left_over and all(left_over):
+        experts = f"{_typed(limits, 'ep')} with {_typed(limits, 'etp')}"
+        yield f"{experts} is no multiple of {_typed(limits, 'tp')}: whole replicas share experts"
     if not any(zeros(row, model, None, limits.zero) for row in rows):
         yield f"{names} cannot train this model with {_typed(limits, 'zero')}"
     if limits.recompute and not any(recomputes_of(row, limits, model, device_types) for row in rows):

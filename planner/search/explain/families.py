@@ -242,11 +242,9 @@ class FamilyPlans:
             if not any(offers(row, self.estimator.model) for row in rows):
                 training = self.estimator.model.training
                 return next(filter(None, (unchosen(row, training) for row in rows)), "trains no such model")
-            return (
-                _barred(self.estimator.model, self._families[name])
-                or _lack(self.estimator, self._families[name])
-                or NOT_FOUND
-            )
+            if whole := undivided(self.estimator.model, self._families[name]):
+                return f"not with {whole}"
+            return _lack(self.estimator, self._families[name]) or NOT_FOUND
         own = [each for each in self.estimator.topology.device_types if each.pool == self._pools[name]]
         lacking = [lack(device_type, self.estimator.model.training) for device_type in own]
         return f"no {lacking[0]}" if all(lacking) else NOT_FOUND
@@ -262,15 +260,15 @@ def _alone(pool: str, estimator: Estimator, limits: Limits, deadline: Deadline) 
     return explorer.best
 
 
-def _barred(model: ModelSpec, limits: Limits) -> str | None:
-    """What of the training rules out every plan of a family; None for nothing."""
+def undivided(model: ModelSpec, limits: Limits) -> str | None:
+    """What of a model no target of a search divides over replicas of several devices, where its limits ask for them."""
     tensor = limits.tp is not None and 1 not in limits.tp
     if tensor and not any(splits_frozen(row, model) for row in targets_of(limits)):
-        return f"not with {frozen_text(model)}"
+        return frozen_text(model)
     if tensor and model.training.preference is not None:
-        return "not with pairs of answers"
+        return "pairs of answers"
     if tensor and model.experts is not None and all(row.experts != "parallel" for row in targets_of(limits)):
-        return "not with experts"
+        return "experts"
     return None
 
 

@@ -14,7 +14,7 @@ from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cost.estimate import estimate
 from planner.cost.memory import BUCKET_ELEMENTS
 from planner.emit.interface import emit, write_folder
-from planner.model.spec import ExpertsSpec, LoraSpec, RunSpec
+from planner.model.spec import DocumentsSpec, ExpertsSpec, LoraSpec, PreferenceSpec, RunSpec
 from planner.plan.checks import faults
 from planner.plan.placement import ranks
 from planner.plan.values import Offload, Plan, ZeroPlus
@@ -370,3 +370,20 @@ def test_gradients_in_four_bits_need_equal_nodes() -> None:
     (fault,) = faults(widened(zero_plus=plus), CLUSTER, model(16, precision="bf16"))
     assert fault.what == "needs 2 replicas on every node, as many as keep a second copy, got 4"
     assert not faults(widened(zero_plus=replace(plus, secondary=4)), CLUSTER, model(16, precision="bf16"))
+
+
+def test_what_the_trainer_needs_for_documents_and_cannot_do_for_pairs() -> None:
+    """Packed documents are packed ahead of it; the loss of pairs is none of Trainer's."""
+
+    def readme(**training: Any) -> str:
+        files = emit(data_parallel(1), CLUSTER, model(42, **training))
+        return next(file.text for file in files if file.path == "README.md")
+
+    pairs, texts = readme(preference=PreferenceSpec()), readme(documents=DocumentsSpec(mean_length=4))
+    padded = readme(documents=DocumentsSpec(mean_length=4, packing=False))
+    assert "TrainingArguments" not in pairs
+    assert "is not for this plan" in pairs
+    assert "data = packed(tokenised, length=16)" in texts
+    for text in (padded, readme()):
+        assert "TrainingArguments" in text
+        assert "packed(" not in text

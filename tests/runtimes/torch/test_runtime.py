@@ -119,3 +119,38 @@ def test_windows_that_the_example_has_not(window: int | None, told: bool) -> Non
     chosen = plan("torch", 1, [4], [(group("a", "A100", count=4),)])
     text = made(chosen, window=window)["README.md"]
     assert ("The example has no sliding windows" in text) == told
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"),
+    [
+        ("bf16", 'Layout(plan, "cuda", torch.bfloat16)'),
+        ("fp16", 'Layout(plan, "cuda", torch.float16, torch.float16)'),
+        ("fp32", 'Layout(plan, "cuda", torch.float32)'),
+        ("tf32", 'Layout(plan, "cuda", torch.float32)'),
+    ],
+)
+@pytest.mark.parametrize("stages", [1, 2])
+def test_that_own_scripts_are_shown_the_format_of_the_plan(precision: Any, said: str, stages: int) -> None:
+    """What the folder's README has users write, which a device without bf16 could not run otherwise."""
+    replicas = (group("a", "A100", count=2, share=4, steps=4),)
+    layers = {1: [4], 2: [3, 1]}[stages]
+    text = made(plan("torch", 1, layers, [replicas] * stages), precision=precision)["README.md"]
+    assert said in text
+    scaled = precision == "fp16"
+    assert ("LossScale(2.0**16)" in text) == ("scale.accepts(norm)" in text) == scaled
+    if stages == 2:
+        assert f"dtype={said.rstrip(')').split(', ')[2]}, device" in text
+
+
+def test_that_own_scripts_are_shown_host_memory_and_unequal_shards() -> None:
+    """Where the plan has them."""
+    replicas = (group("a", "A100", count=4, share=2, steps=2),)
+    chosen = plan("torch", 3, [4], [replicas])
+    hosted = replace(chosen, offload=Offload(optimizer="cpu", parameters="cpu"))
+    assert "torch.bfloat16, on_host=True)" in made(hosted)["README.md"]
+    parts = (replace(replicas[0], shard=3), group("b", "T4", count=2, share=2, steps=2))
+    unequal = replace(chosen, stages=(replace(chosen.stages[0], replicas=parts),))
+    text = made(unequal)["README.md"]
+    assert "from hetplan_shards import UnequalShards" in text
+    assert 'UnequalShards(plan, "cuda", torch.bfloat16)' in text
