@@ -243,6 +243,11 @@ def quick_looks_hold(bounds: FamilyBounds, choice: Choice, most: int, seconds: f
     cutoff = seconds * (1 + 1e-6) / BEYOND
     own = bounds.bound(choice.family, choice.depth, choice.interleave, cutoff, choice.schedule)
     assert own <= seconds * (1 + 1e-9)
+    if choice.family.dp is None and seconds < inf:
+        near = [depth for depth in range(1, most + 1) if abs(depth - choice.depth) < 2]
+        for looked in (cutoff, 2 * cutoff):
+            ((least, _),) = bounds.of_ranges(choice.family, near, 0.0, looked)
+            assert least <= seconds * (1 + 1e-9)
     if choice.family.dp is not None and seconds < inf:
         assert bounds.late([choice.family], [most], cutoff) == [0.0]
 

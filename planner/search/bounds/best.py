@@ -198,9 +198,9 @@ class FamilyBounds:
     def of_ranges(
         self, family: Family, depths: Sequence[int], known: float, cutoff: float
     ) -> Iterator[tuple[float, Sequence[int]]]:
-        """Depths of a family with per-stage degrees, a few at a time, each time with the seconds before which none ends.
+        """Depths of a family with per-stage degrees, a few at a time, with the seconds before which none of these ends.
 
-        These come of quick looks; none ends before ``known``. From ``cutoff`` on they need not be the best.
+        They come of quick looks; none ends before ``known``. From ``cutoff`` on they need not be the most.
         """
         free = self._per_stage_degrees(family)
         for begin in range(0, len(depths), DEPTHS_AT_ONCE):

@@ -39,6 +39,7 @@ from planner.search.space.choices import (
     targets_of,
     usable_device_types,
 )
+from planner.search.space.multi_node import wide_degrees
 from planner.search.values import Diagnosis, Limits, PlanLimit, Scored
 from planner.targets import TARGETS
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
@@ -141,11 +142,13 @@ def _impossible(estimator: Estimator, limits: Limits) -> Iterator[str]:
     rows = [row for row in targets_of(limits) if offers(row, model)]
     names = " and ".join(row.name for row in rows)
     widest, devices = max(each.per_node for each in device_types), sum(each.devices for each in device_types)
-    if limits.tp and not limits.grids and widest < min(limits.tp) <= devices:
+    over_nodes = any(wide_degrees(row, limits, model, estimator.topology) for row in rows)
+    if limits.tp and not limits.grids and not over_nodes and widest < min(limits.tp) <= devices:
         yield f"{_typed(limits, 'tp')} is wider than a node: replicas of at most {widest} devices are searched"
     elif (
         limits.tp
         and not limits.grids
+        and not over_nodes
         and any(splits(model, tp) for tp in limits.tp)
         and not any(tp_degrees(row, limits.tp, model, device_types) for row in rows)
     ):
