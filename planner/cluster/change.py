@@ -21,7 +21,7 @@ from planner.cluster.spec import ClusterSpec, FabricSpec, PoolSpec
 from planner.errors import SpecError, UsageError
 from planner.files.document import Document
 from planner.files.fields import written
-from planner.files.nodes import parse
+from planner.files.nodes import YamlError, parse
 from planner.files.short_lists import compress_hosts
 from planner.files.writing import dump
 from planner.ranges import NODES
@@ -50,7 +50,7 @@ def changed(cluster: ClusterSpec, text: str) -> ClusterSpec:
                 f"--change {text!r}: expected PATH=VALUE, +N DEVICE or -POOL",
                 hint="e.g. links.lan.bandwidth_gbps=100",
             )
-        _set(data, cluster, path.strip(), scalar(value.strip()), text)
+        _set(data, cluster, path.strip(), value_of(value.strip(), text), text)
     return _checked(data, text)
 
 
@@ -80,8 +80,13 @@ def without_hosts(cluster: ClusterSpec, names: Sequence[str]) -> ClusterSpec:
     return cluster.model_copy(update={"pools": left, "gpus": gpus})
 
 
-def scalar(text: str) -> Any:
-    """The value as YAML would read it."""
+def value_of(text: str, change: str) -> Any:
+    """The value of a change as YAML would read it; raises UsageError for lists and mappings that do not end."""
+    if text[:1] in ("[", "{"):
+        try:
+            return parse(text).data
+        except YamlError as error:
+            raise UsageError(f"--change {change!r}: {error.what}") from None
     if _NUMBER.fullmatch(text):
         return int(text) if text.lstrip("+-").isdecimal() and len(text) < 19 else float(text)
     return {"true": True, "false": False, "null": None}.get(text, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -26,6 +27,7 @@ from planner.files.fields import (
     SequenceLength,
 )
 from planner.files.messages import shown
+from planner.files.nodes import parse
 from planner.lazy import lazy_module
 from planner.model.hub import HUB, in_cache
 from planner.model.spec import (
@@ -111,11 +113,30 @@ def model_of(path: Path, document: Document) -> ModelSpec:
 
 
 def with_training(model: ModelSpec, training: TrainingSpec) -> ModelSpec:
-    """The model with another training; raises UsageError where the model has no sequences of that length."""
+    """The model with another training; raises UsageError where the model has no sequences of that length, and for
+    settings that do not go together."""
     wanted, length = _lengths(model, training), training.sequence_length
     if wanted is not None:
         raise UsageError(f"sequence_length: expected {wanted}, got {length}")
-    return model.model_copy(update={"training": training})
+    changed = model.model_copy(update={"training": training})
+    known = {(problem.key, problem.what) for problem in _disagreeing(model)}
+    for problem in _disagreeing(changed):
+        if (problem.key, problem.what) not in known:
+            raise UsageError(f"{problem.key}: {problem.what}", hint=problem.hint)
+    return changed
+
+
+def _disagreeing(model: ModelSpec) -> list[Problem]:
+    """Settings of a model's training that a model file could not have."""
+    said = model.training.model_dump(mode="json", exclude_defaults=True)
+    document = Document(model.name, parse(json.dumps({"kind": model.kind, "training": said})))
+    return [
+        *_frozen_problems(document),
+        *_moment_problems(document),
+        *_master_problems(document),
+        *_trained_problems(document, model),
+        *_dispatcher_problems(document, model),
+    ]
 
 
 def _lengths(model: ModelSpec, training: TrainingSpec) -> str | None:

@@ -4,13 +4,14 @@ bar of each speed that is not known exactly.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from pydantic import ValidationError
 
 from planner.calibration.values import Calibration
-from planner.cluster.change import changed, scalar
+from planner.cluster.change import changed, value_of
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
@@ -94,13 +95,23 @@ def _changed(cluster: ClusterSpec, model: ModelSpec, text: str) -> tuple[Cluster
     top, _, key = path.strip().partition(".")
     if not equals or top != "training":
         return changed(cluster, text), model
-    settings = {**model.training.model_dump(), key: scalar(value.strip())}
+    settings = model.training.model_dump(mode="json")
+    first, *further = key.split(".")
+    settings[first] = _with(settings.get(first), further, value_of(value.strip(), text))
     try:
-        training = TrainingSpec.model_validate(settings)
+        training = TrainingSpec.model_validate_json(json.dumps(settings))
     except ValidationError as error:
-        message = messages_of(error, TrainingSpec, {key: settings[key]})[0]
+        message = messages_of(error, TrainingSpec, {first: settings[first]})[0]
         raise UsageError(f"--change {text!r}: {message.what}", hint=message.hint) from None
     return cluster, with_training(model, training)
+
+
+def _with(old: object, path: Sequence[str], value: object) -> object:
+    """A setting with another value at the path inside it."""
+    if not path:
+        return value
+    inner = old if isinstance(old, dict) else {}
+    return {**inner, path[0]: _with(inner.get(path[0]), path[1:], value)}
 
 
 SAME = 0.01

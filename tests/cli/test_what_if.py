@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from planner.cli import what_if
 from planner.cluster.change import changed
 from planner.cluster.file import load_cluster
 from planner.errors import HetplanError, UsageError
+from planner.model.file import load_model
+from planner.model.spec import TrainingSpec
 from planner.plan.file import cluster_part, read
-from planner.search.what_if import searched
+from planner.search.what_if import searched, worlds
 from tests.cli.running import ROOT, Command, asked_once
 
 LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
@@ -122,6 +125,7 @@ def test_gateways_and_large_pools() -> None:
         ("nonsense", "expected PATH=VALUE, +N DEVICE or -POOL", "links.lan.bandwidth_gbps=100"),
         ("links.lan.bandwidth_gbps=-5", "pools[0].nics[0].bandwidth_gbps", None),
         ("pools.titan.colour=red", "pools[1].colour", None),
+        ("pools.titan.nodes=[3", "not YAML: did not find expected ',' or ']'", None),
     ],
 )
 def test_what_is_no_change(text: str, said: str, hint: str | None) -> None:
@@ -163,6 +167,34 @@ def test_training_can_change(hetplan: Command, files: Path) -> None:
     done = hetplan("what-if", "cluster.yaml", "model.yaml", "--change", "training.global_batch=0.5")
     assert (done.code, done.out) == (2, "")
     assert "expected a whole number" in done.err
+
+
+def test_training_changes_to_what_a_model_file_may_say() -> None:
+    """A part of a setting, lists and mappings; settings that do not go together are no change, as in a model file."""
+    model = load_model(ROOT / "model_specs" / "mistral_7b_lora.yaml")
+
+    def trained(*changes: str) -> TrainingSpec:
+        *_, (_, _, last) = worlds(LAB, model, changes)
+        return last.training
+
+    known = model.training.lora
+    assert known is not None
+    lora = trained("training.lora.rank=64").lora
+    assert lora == known.model_copy(update={"rank": 64})
+    lora = trained("training.lora={rank: 64, targets: [q_proj, v_proj]}").lora
+    assert lora is not None
+    assert (lora.rank, lora.targets) == (64, ("q_proj", "v_proj"))
+    for change, said in (
+        (
+            "training.optimizer=muon",
+            "training.optimizer: expected adamw, sgd, lion or adafactor with lora, got muon",
+        ),
+        ("training.freeze=[embedding]", "training.freeze: expected none with lora"),
+        ("training.lora.targets=[in_proj]", "training.lora.targets[0]: the layers have no in_proj"),
+        ("training.token_dispatcher=deepep", "training.token_dispatcher: no layer has experts"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            trained(change)
 
 
 @pytest.mark.usefixtures("without_reasons")
