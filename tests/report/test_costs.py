@@ -32,8 +32,9 @@ def test_limits_with_what_to_allow_instead() -> None:
     """A line each."""
     assert drawn(limits_section(examples.LIMIT_COSTS, 27.2)) == (
         "Cost of the limits\n"
-        "  - --tp 4 costs 12 %: with --tp 1,2 the step is 24.3 s instead of 27.2 s\n"
-        "  - --recompute selective costs 6.0 %: with --recompute none the step is 25.7 s\n"
-        "    instead of 27.2 s\n"
+        "  - --tp 4 costs at least 12 %: with --tp 1,2 the step is 24.3 s instead of\n"
+        "    27.2 s\n"
+        "  - --recompute selective costs at least 6.0 %: with --recompute none the step\n"
+        "    is 25.7 s instead of 27.2 s\n"
         "\n"
     )
