@@ -27,7 +27,7 @@ from planner.report.layout import Paragraph
 _NAMED = {
     "gpu": ("--gpu", "hetplan gpus lists the names"),
     "intra_node": ("--intra-node", "hetplan links lists the names"),
-    "kind": ("--network", "kinds are infiniband, roce and ethernet"),
+    "kind": ("--network", "kinds are nvlink (in a rack), infiniband, roce and ethernet"),
 }
 """The option that gives a key of the cluster file, and where its names are listed."""
 
@@ -80,7 +80,10 @@ class ClusterOptions:
         str | None, option("--intra-node", "LINK", "Network inside a node, as hetplan links lists them.")
     ] = None
     network: Annotated[
-        str | None, option("--network", "KIND", "Network between nodes: infiniband, roce or ethernet.")
+        str | None,
+        option(
+            "--network", "KIND", "Network between nodes: infiniband, roce, ethernet, or nvlink in a rack."
+        ),
     ] = None
     bandwidth_gbps: Annotated[
         float | None,
@@ -103,7 +106,7 @@ class ClusterOptions:
             pool["intra_node"] = ask.text("--intra-node", self.intra_node, question)
         fabrics = {}
         if pool["nodes"] > 1:
-            question = "Network between nodes: infiniband, roce or ethernet"
+            question = "Network between nodes: infiniband, roce, ethernet, or nvlink in a rack"
             fabrics["net"] = {"kind": ask.text("--network", self.network, question, "ethernet")}
             speed = ask.number("--bandwidth-gbps", self.bandwidth_gbps, "Speed of one card, gigabit/s")
             cards = ask.whole(self.cards, "Cards of a node")

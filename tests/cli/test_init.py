@@ -87,7 +87,8 @@ def test_questions(hetplan: Command, tmp_path: Path, monkeypatch: pytest.MonkeyP
         ),
         (
             (*WORDS, "--network", "ethernt", *NETWORK[2:]),
-            'error: --network: expected one of: infiniband, roce, ethernet, got "ethernt"\n  hint: did you mean',
+            "error: --network: expected one of: nvlink, infiniband, roce, ethernet, "
+            'got "ethernt"\n  hint: did you mean',
         ),
     ],
 )
