@@ -121,7 +121,7 @@ class Link:
     """Share of the nominal rate that a collective or a send reaches on nodes with one card."""
     rail: Share = 0.85
     """What is left of that share each time the cards of a node are doubled: bridges, rings that miss a card."""
-    host_bytes_per_second: Bytes = 1e15
+    host_bytes_per_second: Bytes = 1e12
     """What the host of a node moves at most where there is no RDMA and every byte passes its processors."""
 
 

@@ -125,6 +125,9 @@ CLIMB_WORK = 256
 
 Those that are proven sooner need no better start."""
 
+CLIMB_AT_ONCE = 0.2
+"""What is left open by the first plans from which on they are climbed from at once."""
+
 CLIMB_GAP = 0.02
 """What is left open then, at least."""
 
@@ -264,6 +267,8 @@ class Explorer:
         """Whatever has the least bound is taken a step further, until nothing that is left can win."""
         self.reporter.phase("searching")
         self._raise_bounds()
+        if rounds is None and self.best is not None and self.gap > CLIMB_AT_ONCE:
+            self._climb()
         began = process_time()
         while self._heap and self._heap[0][0] < self._wanted:
             self.deadline.check()
