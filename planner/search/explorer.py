@@ -125,7 +125,7 @@ CLIMB_WORK = 256
 
 Those that are proven sooner need no better start."""
 
-CLIMB_AT_ONCE = 0.2
+CLIMB_AT_ONCE = 0.4
 """What is left open by the first plans from which on they are climbed from at once."""
 
 CLIMB_GAP = 0.02
