@@ -31,6 +31,8 @@ NicKind = Literal["infiniband", "roce", "ethernet"]
 FabricKind = Literal["nvlink", NicKind]
 RDMA: tuple[NicKind, ...] = ("infiniband", "roce")
 """Kinds of fabric whose cards pass the processors by."""
+WITHOUT_SOCKETS: tuple[FabricKind, ...] = ("nvlink", *RDMA)
+"""Kinds of fabric on which devices send to each other by themselves."""
 Provider = Literal["azure", "efa", "slingshot", "tcpx", "tcpxo"]
 
 

@@ -17,7 +17,7 @@ from itertools import combinations, combinations_with_replacement, pairwise
 from math import lcm, log
 from typing import TYPE_CHECKING, Any
 
-from planner.cluster.spec import RDMA, ClusterSpec, HostSpec, PoolSpec, nodes_each
+from planner.cluster.spec import RDMA, WITHOUT_SOCKETS, ClusterSpec, HostSpec, PoolSpec, nodes_each
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
 from planner.units import (
@@ -429,7 +429,7 @@ class Topology:
         path = self.path(first, last)
         if path.fabric == "node":
             return True
-        return path.kind in ("nvlink", *RDMA)
+        return path.kind in WITHOUT_SOCKETS
 
     def needs_sockets(self, pools: Iterable[str], lone: Collection[str] = ()) -> bool:
         """True when some two nodes of these pools, one of each ``lone`` pool, reach each other by Ethernet only."""

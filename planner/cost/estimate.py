@@ -13,7 +13,7 @@ from planner.calibration.values import ASSUMED, Calibration, Work
 from planner.capabilities import Capabilities, Schedule
 from planner.catalog.wheels import wheel_warning
 from planner.cluster.multi_node import widened
-from planner.cluster.spec import RDMA, ClusterSpec
+from planner.cluster.spec import RDMA, WITHOUT_SOCKETS, ClusterSpec
 from planner.cluster.topology import HostTopology, Topology, sockets_only
 from planner.cost.communication import Ring, crossing_rings, data_ring, spans_nodes, tensor_ring
 from planner.cost.compute import ELEMENT_BYTES, model_flops, share_of_products
@@ -362,7 +362,7 @@ class Estimator:
         slow = dict.fromkeys(
             each.pool
             for each in across
-            if self.topology.path(each.pool, each.pool).kind not in ("nvlink", *RDMA)
+            if self.topology.path(each.pool, each.pool).kind not in WITHOUT_SOCKETS
         )
         if slow:
             yield f"{dispatcher} needs RDMA or NVLink between nodes: those of {', '.join(slow)} have none in common"
