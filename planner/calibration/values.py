@@ -121,8 +121,8 @@ class Link:
     """Share of the nominal rate that a collective or a send reaches on nodes with one card."""
     rail: Share = 0.85
     """What is left of that share each time the cards of a node are doubled: bridges, rings that miss a card."""
-    host_bytes_per_second: Bytes = 1e12
-    """What the host of a node moves at most where there is no RDMA and every byte passes its processors."""
+    host_bytes_per_second: Bytes = float("inf")
+    """What the host of a node moves at most where every byte passes its processors; with RDMA none does."""
 
 
 @strict()

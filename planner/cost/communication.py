@@ -462,9 +462,8 @@ def carried_rates(
         (path.first_bytes_per_second, path.first_cards),
         (path.last_bytes_per_second, path.last_cards),
     )
-    reached, most = utilisation, calibration.link(path.kind).host_bytes_per_second
-    if path.kind == "nvlink":
-        reached, most = 1.0, float("inf")
+    reached = 1.0 if path.kind == "nvlink" else utilisation
+    most = calibration.link(path.kind).host_bytes_per_second
     first, last = (
         reached * min(rate * fabric_share(path.kind, cards, calibration), nodes * most)
         for (rate, cards), nodes in zip(ends, (path.first_nodes, path.last_nodes), strict=True)

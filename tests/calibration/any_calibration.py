@@ -142,11 +142,12 @@ def _constants(draw: st.DrawFn, calibration: Calibration) -> list[Constant]:
     for section, named, _ in sections(calibration):
         for name in _in_file_order(section, named):
             for field in fields(named[name]):
-                if draw(st.booleans()):
+                value = getattr(named[name], field.name)
+                # What has no end has no source either.
+                if value < float("inf") and draw(st.booleans()):
                     provenance = draw(
                         st.sampled_from([word for word in get_args(Provenance) if word != "assumed"])
                     )
-                    value = getattr(named[name], field.name)
                     found.append(
                         Constant(
                             name=f"{section}.{name}.{field.name}",

@@ -139,7 +139,11 @@ def test_networks_start_from_their_wire() -> None:
     known = priors(())
     assert known.link("infiniband") == known.link("roce")
     assert known.link("ethernet").efficiency < known.link("roce").efficiency
-    assert known.link("ethernet").host_bytes_per_second < 1e10 < known.link("roce").host_bytes_per_second
+    assert (
+        known.link("ethernet").host_bytes_per_second
+        < known.link("roce").host_bytes_per_second
+        == float("inf")
+    )
 
 
 @pytest.mark.parametrize("word", GUESSED)
