@@ -223,8 +223,6 @@ class Capabilities:
     FlashAttention's kernel, Liger's and those of compilers."""
     loss_in_steps: tuple[str, ...] = ()
     """Kernel sets with which its own loss is not fused: one operation after the other, in fp32."""
-    unemitted_sequence_parallel: bool = False
-    """True when published runs split activations over the sequence and launch folders do not: priced only."""
     eager_layers: bool = False
     """True when layers are those of the examples, in eager torch: they keep more than fused kernels do, and values and
     experts may have widths of their own."""

@@ -453,6 +453,9 @@ CASES: dict[str, Case] = {
         "tp: 2, dp: 4, stages: [{pool: a}], sequence_parallel: true, recompute: selective, target: megatron",
     ),
     "tp of torch": _case(NODE, llama(), "tp: 4, dp: 2, target: torch, zero: 2, recompute: selective"),
+    "tp of torch by tokens": _case(
+        NODE, llama(), "tp: 4, dp: 2, target: torch, zero: 2, recompute: selective, sequence_parallel: true"
+    ),
     "tp of deepspeed": _case(OLD, llama(precision="fp16"), "tp: 2, dp: 4, target: deepspeed, zero: 1"),
     "tp over nodes": _case(TWO, gpt(), "tp: 8, dp: 1, micro_batch: 4"),
     "tp on a bus": _case(

@@ -105,6 +105,8 @@ class Load:
     sequence_parallel: bool
     zero: int
     gradient_bytes: int
+    gathered: bool = False
+    """True when what comes together for a product, with sequence parallelism, is kept so."""
     master_weights: MasterWeights = "fp32"
     """Weights that the optimizer updates."""
     offload: Offload = ON_DEVICE
@@ -278,10 +280,13 @@ def activation_bytes_per_layer(
     micro_batch: int,
     recompute: Recompute,
     sequence_parallel: bool,
+    gathered: bool = False,
     eager: bool = False,
     folding: Folding = WHOLE_EXPERTS,
 ) -> float:
     """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2).
+
+    ``gathered``: with sequence parallelism, what comes together for a product is kept so, and not gathered again.
 
     Layers of plain torch keep the nonlinearity of a gated MLP beside both factors, and a copy of each key and value for
     every head; with selective recomputation they keep every second matrix product, and attention. Kernels of
@@ -289,6 +294,8 @@ def activation_bytes_per_layer(
     """
     tokens = micro_batch * model.training.sequence_length
     ways = norm_ways(tp, sequence_parallel)
+    taking = 1 if gathered else ways
+    """Devices that share the inputs of products."""
     scale = ELEMENT_BYTES[model.training.precision] / 2
     if recompute == "full":
         return scale * 2.0 * model.hidden * tokens / ways
@@ -301,8 +308,9 @@ def activation_bytes_per_layer(
         latent = model.latent
         if latent is not None and latent.q_rank is None:
             return scale * tokens * _odd_products(model, latent)
-        # Layer input, query, attention and its output product; then of both or three of the MLP the second.
-        kept = (6.0 if not model.gated_mlp else 4.0) * model.hidden / ways
+        # Layer input, query, attention and its output product; then of both or three of the MLP the second. Products
+        # that are split by rows are kept ahead of their sum.
+        kept = 2.0 * model.hidden / ways + (4.0 if not model.gated_mlp else 2.0) * model.hidden / taking
         if latent is not None:
             queries = 2.0 * ((latent.q_rank or 0) + latent.kv_rank + latent.rope_dim)
         kept += (queries + 2.0 * eager_width(model) * heads) / tp
@@ -317,12 +325,12 @@ def activation_bytes_per_layer(
         routed += 8.0 * tokens / tp * model.experts.number
     pairs = (heads if plain else model.kv_heads) * model.pairs_per_token
     # Inputs of the norms, and their outputs; the router takes those of the second in two bytes.
-    whole = 0.0
+    normed = 0.0
     if model.mixer != "none":
-        whole += 2.0 + (0.0 if discards and model.latent else 2.0 - narrow)
+        normed += 0.0 if discards and model.latent else 2.0 - narrow
     if model.feed_forward_kind != "none":
-        whole += 2.0 + (2.0 * (not discards) if model.experts else 2.0 - narrow)
-    whole = (whole + model.sublayers * model.drops) * model.hidden / ways
+        normed += 2.0 * (not discards) if model.experts else 2.0 - narrow
+    whole = model.sublayers * (2.0 + model.drops) * model.hidden / ways + normed * model.hidden / taking
     whole += norm_inputs(model, tp, ways)
     attention = 0.0
     if model.attends:
@@ -354,7 +362,8 @@ def activation_bytes_per_layer(
         attention += 2.0 * max(0, made)
     kept = whole + attention + mlp * model.common_ffn / tp + scores
     return (
-        scale * tokens * (kept - unneeded_inputs(model, tp, ways) + adapter_inputs(model, tp, ways)) + routed
+        scale * tokens * (kept - unneeded_inputs(model, tp, taking) + adapter_inputs(model, tp, taking))
+        + routed
     )
 
 
@@ -424,7 +433,14 @@ def scan_bytes(state: StateSpec, length: int) -> float:
 
 
 def meeting_gradients(
-    model: ModelSpec, *, tp: int, micro_batch: int, sequence_parallel: bool, eager: bool, folding: Folding
+    model: ModelSpec,
+    *,
+    tp: int,
+    micro_batch: int,
+    sequence_parallel: bool,
+    gathered: bool = False,
+    eager: bool,
+    folding: Folding,
 ) -> float:
     """Bytes of gradients that are there at once in a layer's backward, beside all that it has kept.
 
@@ -434,7 +450,7 @@ def meeting_gradients(
     """
     tokens = micro_batch * model.training.sequence_length
     inputs = model.mlp_matrices - 1
-    output = 2.0 * model.hidden / norm_ways(tp, sequence_parallel)
+    output = 2.0 * model.hidden / norm_ways(tp, sequence_parallel and not gathered)
     lora = model.training.lora
     stays = lora is not None and lora.keeps_inputs
     kept = not stays and ("mlp" not in model.frozen or "down_proj" in model.adapted)
@@ -451,7 +467,7 @@ def meeting_gradients(
 def unneeded_inputs(model: ModelSpec, tp: int, ways: int) -> float:
     """Bytes a token that layers in two-byte formats do not keep: inputs of products whose weights are not trained.
 
-    ``ways`` devices of a replica share the outputs of norms. Attention keeps what its output product takes, where
+    ``ways`` devices of a replica share the inputs of products. Attention keeps what its output product takes, where
     no gate is between, and norms keep their inputs.
     """
     lora = model.training.lora
@@ -923,6 +939,7 @@ def working_bytes(model: ModelSpec, load: Load) -> float:
             tp=load.tp,
             micro_batch=inputs.micro_batch,
             sequence_parallel=load.sequence_parallel,
+            gathered=load.gathered,
             eager=load.eager,
             folding=load.folding if kind.experts else WHOLE_EXPERTS,
         )
@@ -974,6 +991,7 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
         micro_batch=load.micro_batch,
         recompute=recompute,
         sequence_parallel=load.sequence_parallel,
+        gathered=load.gathered,
         eager=load.eager,
         folding=load.folding if model.experts else WHOLE_EXPERTS,
     )
@@ -1003,12 +1021,13 @@ def _final_norm(model: ModelSpec, load: Load) -> float:
     """What the final norm and the output layer keep beside logits: the input of each, and copies of an unfused norm."""
     size = ELEMENT_BYTES[model.training.precision]
     head = "embedding" if model.tied_embeddings else "head"
-    kept = float(size * (head not in model.frozen))
+    ways = norm_ways(load.tp, load.sequence_parallel)
+    kept = size * (head not in model.frozen) / (1 if load.gathered else ways)
     if model.final_norm:
         unfused = model.training.norms == "unfused"
-        kept += 4.0 + size * trains_norms(model) if unfused else float(size)
+        kept += (4.0 + size * trains_norms(model) if unfused else size) / ways
     tokens = load.micro_batch * model.training.sequence_length
-    return kept * tokens * model.hidden / norm_ways(load.tp, load.sequence_parallel)
+    return kept * tokens * model.hidden
 
 
 def _gradient_copy(model: ModelSpec, load: Load) -> float:

@@ -838,6 +838,7 @@ class Pricer:
             recompute=shape.recompute,
             # All activations of a grid are divided over all of it.
             sequence_parallel=shape.sequence_parallel or self.side > 1,
+            gathered=shape.sequence_parallel and self.target.eager_layers,
             zero=shape.zero,
             gradient_bytes=self._gradient_bytes(shape),
             master_weights=self._master_weights,

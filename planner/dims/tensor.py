@@ -37,7 +37,7 @@ class SequenceParallelism(Dimension):
             return
         path, length = ("sequence_parallel",), model.training.sequence_length
         degrees = sorted({group.tp for _, group in groups_of(plan)})
-        if not (target.sequence_parallel or target.unemitted_sequence_parallel):
+        if not target.sequence_parallel:
             yield Fault(path, f"{target.name} has no sequence parallelism, expected false")
         elif degrees == [1]:
             yield Fault(path, "sequence parallelism needs tp of at least 2, expected false")
@@ -50,7 +50,8 @@ class SequenceParallelism(Dimension):
         self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
     ) -> Iterator[Change]:
         """Off where it is on, and on where it is off."""
-        if target.sequence_parallel and any(group.tp > 1 for _, group in groups_of(plan)):
+        wide = plan.grid is None and any(group.tp > 1 for _, group in groups_of(plan))
+        if target.sequence_parallel and wide:
             word = "without" if plan.sequence_parallel else "with"
             changed = replace(plan, sequence_parallel=not plan.sequence_parallel)
             yield Change("sequence parallel", f"{word} sequence parallelism", changed)

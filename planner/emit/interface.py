@@ -115,7 +115,6 @@ def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     if faults:
         raise EmitError(listed(faults))
     _check_number_format(plan, model)
-    _check_sequence(plan)
     _check_hosts(plan, cluster)
 
 
@@ -128,15 +127,6 @@ def _check_number_format(plan: Plan, model: ModelSpec) -> None:
             hint=None
             if model.training.precision in row.offered_precisions
             else f"{row.name} can be launched in {', '.join(row.offered_precisions)}",
-        )
-
-
-def _check_sequence(plan: Plan) -> None:
-    if plan.sequence_parallel and not target(plan.target).sequence_parallel:
-        raise EmitError(
-            f"sequence_parallel: sequence parallelism with {plan.target} is priced, but hetplan writes no launch files "
-            "for it: the example keeps hidden states whole on every rank of a replica",
-            hint="without it, or a plan for megatron",
         )
 
 

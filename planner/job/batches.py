@@ -75,6 +75,7 @@ def table_text(job: Job) -> str:
         "world_size": len(ranks),
         "data_parallel": plan.stages[0].dp,
         "tensor_parallel": plan.grid.columns if plan.grid else plan.stages[0].replicas[0].tp,
+        **({"sequence_parallel": True} if plan.sequence_parallel else {}),
         **({"tensor_rows": plan.grid.rows} if plan.grid else {}),
         "global_batch": plan.global_batch,
         "zero": plan.zero,

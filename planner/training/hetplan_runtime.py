@@ -114,6 +114,8 @@ class RankPlan:
     """Loss factor of each micro-batch, [step]."""
     tensor_parallel: int = 1
     """Ranks of one replica; of a grid those of one row, which have the same sequences."""
+    sequence_parallel: bool = False
+    """True when each rank of a replica has the hidden states of some tokens between the matrices that are divided."""
     tensor_rows: int = 1
     """Rows of the grid that a replica is, each with sequences of its own."""
     grid: tuple[int, ...] = ()
@@ -499,6 +501,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         sizes=tuple(batch["micro_batches"]),
         weights=tuple(batch["loss_weights"]),
         tensor_parallel=table["tensor_parallel"],
+        sequence_parallel=table.get("sequence_parallel", False),
         tensor_rows=table.get("tensor_rows", 1),
         grid=tuple(each["rank"] for each in sorted(table["ranks"], key=_place)),
         shard_size=table.get("shard_size"),

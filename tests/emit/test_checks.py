@@ -217,14 +217,6 @@ def test_what_no_runtime_or_no_folder_has(name: str, zero: int, training: dict[s
         emit(chosen, CLUSTER, model(8, **training))
 
 
-def test_torch_splits_no_sequences() -> None:
-    """What torchtitan publishes is priced; the example has hidden states whole."""
-    chosen = plan("torch", 0, [4], [(group(*A, tp=2, count=2, share=4),)], sequence_parallel=True)
-    assert not target_faults(chosen, model(8))
-    with pytest.raises(EmitError, match="sequence parallelism with torch is priced"):
-        emit(chosen, CLUSTER, model(8))
-
-
 def test_muon_needs_whole_matrices() -> None:
     """torch's updates them so."""
     chosen = plan("torch", 0, [4], [(group(*A, tp=2, count=2, share=4),)])

@@ -11,6 +11,8 @@ from tests.quick import every, first
 
 torch = pytest.importorskip("torch")
 
+from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
@@ -40,6 +42,12 @@ LLAMA = {**WIDE, "kv_heads": 2, "gated_mlp": True, "norm": "layer"}
 GPT = {**WIDE, "learned_positions": 128, "dropout": False}
 
 
+def on_rank(tensor: Any) -> Any:
+    """What this rank has of a tensor."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return local.elem if isinstance(local, AsyncCollectiveTensor) else local
+
+
 class Held(TorchDispatchMode):  # type: ignore[misc]
     """Counts the bytes of all storages that operations make, for as long as somebody holds them."""
 
@@ -48,7 +56,7 @@ class Held(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self.now: int = 0
         self.most: int = 0
-        storages = [each.untyped_storage() for each in there]
+        storages = [on_rank(each).untyped_storage() for each in there]
         self._there = storages
         self._known: Any = weakref.WeakValueDictionary({each._cdata: each for each in storages})
 
@@ -56,7 +64,7 @@ class Held(TorchDispatchMode):  # type: ignore[misc]
         made = function(*args, **(kwargs or {}))
         for each in tree_leaves(made):
             if isinstance(each, torch.Tensor):
-                self._hold(each.untyped_storage())
+                self._hold(on_rank(each).untyped_storage())
         return made
 
     def _hold(self, storage: Any) -> None:

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import (
     DTensor,
     Partial,
+    Placement,
     Replicate,
     Shard,
     distribute_module,
@@ -25,34 +26,42 @@ from torch.distributed.tensor.parallel import (
 )
 
 from planner.training.example_adapters import Adapted, Adapter, InFourBits, Nf4Linear, nf4_product
-from planner.training.example_model import Embedding, Head, Layer
+from planner.training.example_model import Embedding, Finish, Head, Layer
 
+POSITIONS = 1
+"""Dimension of the tokens in [sequence][position][width]."""
 HEADS = 2
 """Dimension of the heads in [sequence][position][head][width]."""
 
 
-def split(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Split a module of the model in place; norms and what else is small stay whole on every rank."""
+def split(module: nn.Module, mesh: DeviceMesh, *, by_tokens: bool = False) -> None:
+    """Split a module of the model in place; norms and what else is small stay whole on every rank.
+
+    Hidden states between modules are whole on every rank, or each has those of its own tokens (sequence parallelism).
+    """
     frozen = [name for name, each in module.named_parameters() if not each.requires_grad]
-    _split(module, mesh)
+    _split(module, mesh, Shard(POSITIONS) if by_tokens else Replicate())
     for name in frozen:  # torch makes new parameters of those that it deals
         module.get_parameter(name).requires_grad_(False)
 
 
-def _split(module: nn.Module, mesh: DeviceMesh) -> None:
+def _split(module: nn.Module, mesh: DeviceMesh, between: Placement) -> None:
     if isinstance(module, Layer):
-        _split_layer(module, mesh)
+        _split_layer(module, mesh, between)
     elif isinstance(module, Embedding):
-        distribute_module(module, mesh, _split_table, _whole_inputs, _whole_hidden)
+        into, out = partial(_whole_inputs, between), partial(_hidden_states, between)
+        distribute_module(module, mesh, _split_table, into, out)
+    elif isinstance(module, Finish) and between.is_shard():
+        distribute_module(module, mesh, None, partial(_own_tokens, between), _local)
     elif isinstance(module, Head):
-        style = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+        style = ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
         parallelize_module(module, mesh, {"project": style})
 
 
-def _split_layer(layer: Layer, mesh: DeviceMesh) -> None:
+def _split_layer(layer: Layer, mesh: DeviceMesh, between: Placement) -> None:
     """Heads and feed-forward columns are dealt; one sum after attention and one after the feed-forward."""
     styles: dict[str, Any] = {name: ColwiseParallel() for name in ("query", "key_value", "up")}
-    styles |= {name: RowwiseParallel() for name in ("output", "down")}
+    styles |= {name: RowwiseParallel(output_layouts=between) for name in ("output", "down")}
     styles["gate"] = ColwiseParallel()
     # Norms of queries and keys see the rank's own heads, so their gradients are added up over the ranks.
     styles |= {
@@ -66,14 +75,20 @@ def _split_layer(layer: Layer, mesh: DeviceMesh) -> None:
     }
     adapted = {name: part for name, part in parts.items() if isinstance(part, Adapted)}
     for name, part in adapted.items():
-        _split_adapted(part, mesh, columns=isinstance(styles[name], ColwiseParallel))
+        _split_adapted(part, mesh, between, columns=isinstance(styles[name], ColwiseParallel))
     plain = split_parts - {*adapted}
     parallelize_module(layer, mesh, {name: style for name, style in styles.items() if name in plain})
+    if between.is_shard():
+        # Each norm sees a rank's own tokens, so that the gradients of its parameters are added up as well.
+        for norm in (layer.norm_attention, layer.norm_mlp):
+            distribute_module(norm, mesh, None, partial(_own_tokens, between))
+        for norm in (layer.norm_after_attention, layer.norm_after_mlp):
+            distribute_module(norm, mesh, None, partial(_own_tokens, between), _local)
     for norm in (layer.norm_attention, layer.norm_mlp):
         norm.register_forward_hook(partial(_for_all_products, mesh))
 
 
-def _split_adapted(layer: Adapted, mesh: DeviceMesh, *, columns: bool) -> None:
+def _split_adapted(layer: Adapted, mesh: DeviceMesh, between: Placement, *, columns: bool) -> None:
     """Deal a frozen product's columns or rows, and of its adapters what stands beside these."""
     if isinstance(layer.base, Nf4Linear):
         layer.base = SplitNf4(layer.base, mesh, columns=columns)
@@ -88,7 +103,7 @@ def _split_adapted(layer: Adapted, mesh: DeviceMesh, *, columns: bool) -> None:
         layer.adapters[name] = SplitAdapter(adapter, mesh, columns=columns)
     if not columns:
         layer.base.register_forward_hook(_own_part)
-        layer.register_forward_hook(partial(_summed, mesh))
+        layer.register_forward_hook(partial(_summed, mesh, between))
 
 
 class SplitAdapter(nn.Module):  # type: ignore[misc]
@@ -154,14 +169,27 @@ def _own_part(_: nn.Module, inputs: object, outputs: torch.Tensor) -> torch.Tens
     return outputs.to_local(grad_placements=[Replicate()])
 
 
-def _summed(mesh: DeviceMesh, _: nn.Module, inputs: object, outputs: torch.Tensor) -> torch.Tensor:
+def _summed(
+    mesh: DeviceMesh, between: Placement, _: nn.Module, inputs: object, outputs: torch.Tensor
+) -> torch.Tensor:
     """The sum of all ranks' parts."""
-    return DTensor.from_local(outputs, mesh, [Partial()]).redistribute(mesh, [Replicate()]).to_local()
+    return DTensor.from_local(outputs, mesh, [Partial()]).redistribute(mesh, [between]).to_local()
 
 
 def _for_all_products(mesh: DeviceMesh, _: nn.Module, inputs: object, outputs: torch.Tensor) -> DTensor:
     """What several products take as one tensor of all ranks, whose gradient is summed once: each would sum its own."""
-    return DTensor.from_local(outputs, mesh, [Replicate()])
+    known = outputs if isinstance(outputs, DTensor) else DTensor.from_local(outputs, mesh, [Replicate()])
+    return known.redistribute(mesh, [Replicate()])
+
+
+def _own_tokens(
+    between: Placement, _: nn.Module, inputs: tuple[torch.Tensor], mesh: DeviceMesh
+) -> tuple[DTensor]:
+    return (DTensor.from_local(inputs[0], mesh, [between]),)
+
+
+def _local(_: nn.Module, outputs: DTensor, mesh: DeviceMesh) -> torch.Tensor:
+    return outputs.to_local()
 
 
 def _split_table(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -173,12 +201,16 @@ def _split_table(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
             setattr(module, key, nn.Parameter(dealt))
 
 
-def _whole_inputs(_: nn.Module, inputs: tuple[torch.Tensor], mesh: DeviceMesh) -> tuple[DTensor]:
-    return (DTensor.from_local(inputs[0], mesh, [Replicate()]),)
+def _whole_inputs(
+    between: Placement, _: nn.Module, inputs: tuple[torch.Tensor], mesh: DeviceMesh
+) -> tuple[DTensor]:
+    """Tokens, which all ranks have, or hidden states for logits."""
+    place = between if inputs[0].is_floating_point() else Replicate()
+    return (DTensor.from_local(inputs[0], mesh, [place]).redistribute(mesh, [Replicate()]),)
 
 
-def _whole_hidden(module: Any, outputs: DTensor, mesh: DeviceMesh) -> torch.Tensor:
-    """Hidden states whole on every rank; logits stay dealt, for a loss that never has all of a token's."""
+def _hidden_states(between: Placement, module: Any, outputs: DTensor, mesh: DeviceMesh) -> torch.Tensor:
+    """Logits stay dealt, for a loss that never has all of a token's."""
     if outputs.shape[-1] == module.weight.shape[0] and outputs.placements[0].is_shard():
         return outputs
-    return outputs.redistribute(mesh, [Replicate()]).to_local()
+    return outputs.redistribute(mesh, [between]).to_local()

@@ -98,7 +98,6 @@ def settings(job: Job) -> dict[str, object]:
         "parallelism.data-parallel-shard-degree": size,
         "parallelism.fsdp-reshard-after-forward": kept,
         "parallelism.tensor-parallel-degree": group.tp,
-        "parallelism.no-enable-sequence-parallel": None,
         "parallelism.pipeline-parallel-degree": plan.pp,
         "training.local-batch-size": group.micro_batch if plan.pp == 1 else group.local_batch,
         "training.global-batch-size": plan.global_batch,
@@ -106,6 +105,8 @@ def settings(job: Job) -> dict[str, object]:
         "training.max-norm": CLIP,
         "training.mixed-precision-param": WORKING[training.precision],
     }
+    if not plan.sequence_parallel:
+        arguments["parallelism.no-enable-sequence-parallel"] = None
     if plan.pp > 1:
         arguments |= {
             "parallelism.pipeline-parallel-schedule": schedule_of(plan),

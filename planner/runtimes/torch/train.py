@@ -158,7 +158,7 @@ def placing(layout: Layout, shape: Shape) -> Callable[[torch.nn.Module], torch.n
         if layout.plan.tensor_rows > 1:
             module = split_on_grid(module, layout.mesh["rows", "tensor"])
         elif layout.plan.tensor_parallel > 1:
-            split(module, layout.mesh["tensor"])
+            split(module, layout.mesh["tensor"], by_tokens=layout.plan.sequence_parallel)
         if layout.plan.zero == 3:
             for part in module.modules():
                 if isinstance(part, InFourBits):
@@ -221,7 +221,8 @@ def pipeline_gradients(
     plan = layout.plan
     length = shape.sequence_length // sharing.ways
     tokens = torch.empty(plan.sizes[0], length, dtype=torch.long, device="meta")
-    sizes: tuple[int, ...] = (*tokens.shape, shape.hidden)
+    passed = length // (plan.tensor_parallel if plan.sequence_parallel else 1)
+    sizes: tuple[int, ...] = (plan.sizes[0], passed, shape.hidden)
     if shape.encoder is not None:
         inputs, width = shape.encoded
         sizes = plan.sizes[0], inputs * width + length * shape.hidden

@@ -24,7 +24,7 @@ WORTH = 0.05
 GAP = 0.03
 """Gap to which the search without a limit goes."""
 
-ROUNDS = 20
+ROUNDS = 30
 """Rounds of a search without a limit: counted rather than timed, so that every machine gives the same answer."""
 
 OPTIONS: dict[PlanLimit, str] = {

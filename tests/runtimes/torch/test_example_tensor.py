@@ -1,10 +1,14 @@
-"""What the ranks of a replica that divide a layer say to each other; test_hetplan_torch.py has them train."""
+"""What the ranks of a replica that divide a layer say to each other, and keep; test_hetplan_torch.py has them train."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from planner.cost.memory import activation_bytes_per_layer
 from planner.job.batches import model_shape
+from tests.quick import first
 from tests.worlds import model
 
 torch = pytest.importorskip("torch")
@@ -14,6 +18,10 @@ from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 
 from planner.runtimes.torch.example_tensor import split  # noqa: E402
 from planner.training.example_model import Kind, Layer, shape_of  # noqa: E402
+from tests.training.test_memory import GPT, LLAMA, TOKENS, Held  # noqa: E402
+from tests.training.test_memory import spec as of_128_tokens  # noqa: E402
+
+collectives = torch.ops.c10d_functional
 
 
 @pytest.mark.usefixtures("pair")
@@ -30,6 +38,51 @@ def test_products_behind_a_norm_share_a_sum(norms: int, behind: int) -> None:
         outputs.sum().backward()
     assert (forward.get_total_counts(), backward.get_total_counts()) == (2, behind)
     assert hidden.grad is not None
+
+
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize("norms", [1, 2, 4])
+def test_tokens_come_together_for_products_alone(norms: int) -> None:
+    """A gather behind each norm and a scatter behind each half of a layer, and the other way round in the backward."""
+    spec = model(1, gated_mlp=True, kv_heads=2, layer_norms=norms)
+    layer = Layer(shape_of(model_shape(spec)))
+    split(layer, init_device_mesh("cpu", (2,)), by_tokens=True)
+    hidden = torch.randn(1, 8 // 2, spec.hidden, requires_grad=True)
+    with CommDebugMode() as forward:
+        outputs = layer(hidden)
+    with CommDebugMode() as backward:
+        outputs.sum().backward()
+    assert outputs.shape == hidden.shape
+    gathers, scatters = collectives.all_gather_into_tensor, collectives.reduce_scatter_tensor
+    ahead = min(2, norms)
+    assert forward.get_comm_counts() == {gathers: ahead, scatters: 2}
+    assert backward.get_comm_counts() == {gathers: 2, scatters: ahead}
+
+
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize("recompute", first(2, ["none", "selective", "full"]))
+@pytest.mark.parametrize("by_tokens", [False, True])
+@pytest.mark.parametrize("changes", [LLAMA, GPT], ids=["gated", "plain"])
+def test_activations_of_half_a_layer(changes: dict[str, Any], by_tokens: bool, recompute: Any) -> None:
+    """Hidden states are divided by tokens, but for those that have come together for a product."""
+    made = of_128_tokens(**changes)
+    layer = Layer(shape_of(model_shape(made)), recompute).to(torch.bfloat16)
+    split(layer, init_device_mesh("cpu", (2,)), by_tokens=by_tokens)
+    length = TOKENS // 2 // (1 + by_tokens)
+    hidden = torch.randn(2, length, made.hidden, dtype=torch.bfloat16, requires_grad=True)
+    with Held(hidden, *layer.parameters()) as held:
+        output = layer(hidden)
+    assert output.requires_grad
+    formula = activation_bytes_per_layer(
+        made,
+        tp=2,
+        micro_batch=2,
+        recompute=recompute,
+        sequence_parallel=by_tokens,
+        gathered=by_tokens,
+        eager=True,
+    )
+    assert held.now == pytest.approx(formula, rel=0.06)
 
 
 @pytest.mark.usefixtures("pair")

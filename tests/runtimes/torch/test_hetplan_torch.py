@@ -227,9 +227,16 @@ def tensor_parallel(zero: int, *, stages: int = 1, **changes: Any) -> Case:
     name = name_of(f"tensor-pp{stages}", zero, changes)
     if stages == 2:
         equal = [(replace(each, local_batch=4),) for each in groups]
-        return Case(name, plan("torch", zero, [2, 1], equal), model(4, layers=3, **changes))
-    chosen = plan("torch", zero, [2], [tuple(groups)])
+        return Case(
+            name, plan("torch", zero, [2, 1], equal, sequence_parallel=True), model(4, layers=3, **changes)
+        )
+    chosen = plan("torch", zero, [2], [tuple(groups)], sequence_parallel=True)
     return Case(name, chosen, model(7, layers=2, **changes))
+
+
+def whole(case: Case) -> Case:
+    """The same with hidden states whole on every rank of a replica."""
+    return replace(case, name=f"whole-{case.name}", plan=replace(case.plan, sequence_parallel=False))
 
 
 def over_nodes(zero: int, devices: int, *, tp: int, stages: int = 1, **changes: Any) -> Case:
@@ -237,7 +244,8 @@ def over_nodes(zero: int, devices: int, *, tp: int, stages: int = 1, **changes: 
     where = cluster(pool("big", ("A100",) * devices, 4 // devices, (nic("ib", "lo"),)))
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
     each = (group("big", "A100", tp=tp, count=4 // (tp * stages), share=4, steps=2),)
-    chosen = plan("torch", zero, [2, 1][:stages] if stages > 1 else [3], [each] * stages)
+    layers = [2, 1] if stages == 2 else [3]
+    chosen = plan("torch", zero, layers, [each] * stages, sequence_parallel=True)
     name = name_of(f"nodes-of-{devices}-tp{tp}-pp{stages}", zero, changes)
     return Case(name, chosen, model(chosen.global_batch, layers=3, **changes), where)
 
@@ -250,9 +258,8 @@ def divided(zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, **changes: 
     slots = [("big", "A100"), ("small", "T4")]
     if cp * tp == 4:
         where = cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),)))
-        chosen = plan(
-            "torch", zero, [3], [(group("big", "A100", tp=tp, count=cp, share=5, steps=2),)], **ways
-        )
+        each = group("big", "A100", tp=tp, count=cp, share=5, steps=2)
+        chosen = plan("torch", zero, [3], [(each,)], sequence_parallel=tp > 1, **ways)
         return Case(name, chosen, model(5, layers=3, **changes), where)
     shares = (4, 4) if stages == 2 else (4, 3)
     groups = [group(*slot, count=2, share=share, steps=2) for slot, share in zip(slots, shares, strict=True)]
@@ -641,6 +648,10 @@ OTHERS = [
     uneven(1, optimizer="sgd", tower=TOWER.model_copy(update={"frozen": True})),
     pipeline(0, [3, 1], steps=2, optimizer="sgd", dense_layers=2, tied_embeddings=False, **EXPERTS),
     divided(1, tp=2, optimizer="sgd"),
+    whole(tensor_parallel(3, optimizer="sgd")),
+    whole(tensor_parallel(1, stages=2, optimizer="sgd", learned_positions=16)),
+    tensor_parallel(2, optimizer="sgd", layer_norms=4),
+    tensor_parallel(2, optimizer="sgd", norms="unfused"),
     *(frozen("lora", zero, **ADAPTERS) for zero in (0, 3)),
     pipeline(0, [2, 1, 1, 2], steps=4, optimizer="sgd", **ADAPTERS),
     pipeline(3, [1, 2], steps=2, precision="bf16", **ADAPTERS),

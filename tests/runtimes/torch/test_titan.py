@@ -74,6 +74,7 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
         {},
         {"replicate": 8, "shard": 1, "tp": 2, "pp": 1, "local_batch": 2, "global_batch": 16},
     ),
+    "by tokens": (replace(flat(3), sequence_parallel=True), {}, {"sequence_parallel": True, "tp": 2}),
     "zero 2": (flat(2, steps=3), {}, {"replicate": 1, "shard": 8, "reshard": "never", "global_batch": 48}),
     "zero 3": (flat(3, dp=16, tp=1), {}, {"shard": 16, "reshard": "always", "tp": 1}),
     "fp32": (flat(3), {"precision": "fp32"}, {"working": "float32"}),
