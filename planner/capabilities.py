@@ -221,6 +221,8 @@ class Capabilities:
     fused_loss: tuple[float, float] = (1.0, 2.0)
     """Elements per logit that a fused loss streams forward and backward: read once, then read and written, by
     FlashAttention's kernel, Liger's and those of compilers."""
+    casts_apart: tuple[str, ...] = ()
+    """Kernel sets with which every tensor is brought to fp8 on its own, weights for each micro-batch, inputs twice."""
     loss_in_steps: tuple[str, ...] = ()
     """Kernel sets with which its own loss is not fused: one operation after the other, in fp32."""
     eager_layers: bool = False
@@ -326,8 +328,6 @@ class Capabilities:
     """True when tied embeddings need one tp on the first and last stage, and with ZeRO 1 replicas that divide."""
     hosts_once: bool = False
     """True when a node is started once, so that its ranks must be consecutive."""
-    unemitted_precisions: tuple[str, ...] = ()
-    """Those of ``precisions`` that published runs have and launch folders have not: priced, never proposed."""
     offloading: Offloading = Offloading()
     fused_softmax: tuple[str, ...] = ()
     """Those of its kernel sets whose softmax of unfused attention scales, masks and casts in one kernel."""
@@ -343,11 +343,6 @@ class Capabilities:
     """True when layers and optimizer are torch's own, which is what ``calibrate device`` times."""
     is_reference: bool = False
     """True for the one whose host time and link utilisation are 1 in every fit: the others are relative to it."""
-
-    @property
-    def offered_precisions(self) -> tuple[str, ...]:
-        """Number formats that a search may propose the target for."""
-        return tuple(name for name in self.precisions if name not in self.unemitted_precisions)
 
     def fuses_attention(self, compute_capability: float | None) -> bool:
         """True when its fused attention runs on such a device; where nobody tells, it does."""

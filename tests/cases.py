@@ -456,6 +456,15 @@ CASES: dict[str, Case] = {
     "tp of torch by tokens": _case(
         NODE, llama(), "tp: 4, dp: 2, target: torch, zero: 2, recompute: selective, sequence_parallel: true"
     ),
+    "stages of torch by tokens": _case(
+        TWO, gpt(), "pp: 2, tp: 2, dp: 2, target: torch, sequence_parallel: true"
+    ),
+    "fp8 of torch with tp": _case(
+        NODE, llama(precision="fp8"), "tp: 2, dp: 4, target: torch, zero: 3, recompute: full"
+    ),
+    "lora on fp8 of torch": _case(
+        NODE, llama(precision="fp8", lora=LoraSpec(rank=8)), "dp: 8, target: torch, zero: 2"
+    ),
     "tp of deepspeed": _case(OLD, llama(precision="fp16"), "tp: 2, dp: 4, target: deepspeed, zero: 1"),
     "tp over nodes": _case(TWO, gpt(), "tp: 8, dp: 1, micro_batch: 4"),
     "tp on a bus": _case(

@@ -77,6 +77,10 @@ FP8_KERNELS = 2
 """More of them for each product in fp8 but those of experts: the largest of its inputs, by which these are scaled, and
 their cast (TransformerEngine's current scaling; delayed scaling has the first in the second, and updates scales)."""
 
+APART_KERNELS = 4
+"""The same of torch's own casts: forward the largest of inputs and weights and their casts, backward casts of both, and
+the largest of gradients and their cast."""
+
 ADAPTER_KERNELS = 3
 """More of them for each adapter: two products and their sum with the layer's."""
 
@@ -717,8 +721,10 @@ def layer_pass(
     added = device.added(*weights)
     forward = products + core + device.element_wise(wide + narrow, 7 * part)
     backward = back + core_back + device.element_wise(1.6 * (wide + narrow), 8 * part) + added
+    apart = device.kernels in target.casts_apart
     if device.precision == "fp8":
-        inputs, outputs = cast_bytes(model, layer_products(model, tp=tp, tokens=tokens, folding=folding))
+        made = layer_products(model, tp=tp, tokens=tokens, folding=folding)
+        inputs, outputs = apart_bytes(model, made) if apart else cast_bytes(model, made)
         forward += device.stream(inputs)
         backward += device.stream(outputs)
     launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0))
@@ -729,7 +735,8 @@ def layer_pass(
         forward, backward, launches = forward + ahead, backward + behind, launches + more
     if device.precision == "fp8":
         attention = len(model.attention_matrices) + (model.cross_matrix is not None)
-        launches += FP8_KERNELS * (attention + 2 * (model.common_ffn > 0))
+        fed = (model.mlp_matrices if apart else 2) * (model.common_ffn > 0)
+        launches += (APART_KERNELS if apart else FP8_KERNELS) * (attention + fed)
     lora = model.training.lora
     drops = lora is not None and lora.dropout
     launches += (ADAPTER_KERNELS + drops) * (len(model.adapted) + len(model.adapted_experts))
@@ -856,6 +863,22 @@ def cast_bytes(model: ModelSpec, products: tuple[Product, ...]) -> tuple[float, 
         moved = (CAST_BYTES if trained else FROZEN_CAST_BYTES) * item.count * item.rows
         forward += moved * item.inner
         backward += moved * item.columns
+    return forward, backward
+
+
+def apart_bytes(model: ModelSpec, products: tuple[Product, ...]) -> tuple[float, float]:
+    """The same where each tensor is cast on its own: its largest element is looked for ahead, and inputs of trained
+    weights, which are kept as they came, are cast once more.
+
+    Forward inputs and weights by rows, backward gradients by rows and by columns, and weights by columns.
+    """
+    read, one, both = 2.0, 3.0, 4.0
+    forward = backward = 0.0
+    for item, trained in zip(products, are_trained(model, products), strict=True):
+        inputs, weights = item.count * item.rows * item.inner, item.count * item.inner * item.columns
+        forward += (read + one) * (inputs + weights)
+        backward += one * (weights + trained * inputs)
+        backward += (read + (both if trained else one)) * item.count * item.rows * item.columns
     return forward, backward
 
 

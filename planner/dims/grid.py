@@ -147,6 +147,7 @@ def _strange(model: ModelSpec) -> str:
         "biases of values without those of keys": model.qkv_bias and not model.key_bias,
         "adapters or frozen parts": bool(model.frozen),
         "documents or pairs of answers": dealt_whole(model),
+        "products in fp8": model.training.precision == "fp8",
         "gated attention": model.output_gate,
         "attention with sinks": bool(model.sinks),
         "latent attention": model.latent is not None,

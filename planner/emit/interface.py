@@ -114,20 +114,14 @@ def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     faults = (*target_faults(plan, model), *head_faults(plan, model)) or node_faults(plan, cluster)
     if faults:
         raise EmitError(listed(faults))
-    _check_number_format(plan, model)
+    _check_written(plan, model)
     _check_hosts(plan, cluster)
 
 
-def _check_number_format(plan: Plan, model: ModelSpec) -> None:
-    row = target(plan.target)
-    fault = unwritten(row, model)
+def _check_written(plan: Plan, model: ModelSpec) -> None:
+    fault = unwritten(target(plan.target), model)
     if fault is not None:
-        raise EmitError(
-            f"target: {fault}",
-            hint=None
-            if model.training.precision in row.offered_precisions
-            else f"{row.name} can be launched in {', '.join(row.offered_precisions)}",
-        )
+        raise EmitError(f"target: {fault}")
 
 
 def _check_hosts(plan: Plan, cluster: ClusterSpec) -> None:

@@ -455,7 +455,11 @@ def kept_on_device(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
     return checkpoint(function, *inputs, use_reentrant=False)
 
 
-PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+PRODUCTS = tuple(
+    getattr(torch.ops.aten, name).default
+    for name in ("mm", "addmm", "_scaled_mm_v2")
+    if hasattr(torch.ops.aten, name)
+)
 ATTENTION = tuple(
     getattr(torch.ops.aten, name).default
     for name in (

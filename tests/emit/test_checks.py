@@ -8,6 +8,7 @@ import pytest
 
 from planner.emit.interface import cautions, check_inputs, emit, is_tried
 from planner.errors import EmitError
+from planner.model.spec import ExpertsSpec, LoraSpec
 from planner.plan.checks import faults, target_faults
 from planner.plan.values import Offload, Plan
 from tests.worlds import cluster, group, model, plan, pool
@@ -123,13 +124,21 @@ def test_offload() -> None:
         check_inputs(chosen("deepspeed", 3, optimizer="nvme"), CLUSTER, model(8, optimizer="sgd"))
 
 
-def test_fp8_with_torch_is_priced_and_not_written() -> None:
-    """Published runs have it, the example of the folder has not."""
+@pytest.mark.parametrize(
+    ("what", "changes"),
+    [
+        ("experts", {"experts": ExpertsSpec(number=4, top_k=2, ffn=24)}),
+        ("four bits", {"hidden": 64, "lora": LoraSpec(rank=4, base="nf4")}),
+    ],
+)
+def test_fp8_with_torch_is_of_matrices_that_rest_whole(what: str, changes: dict[str, Any]) -> None:
+    """The example has linear layers in fp8, published runs more."""
     chosen = plan("torch", 3, [4], [(group(*A, count=8, share=1),)])
-    assert not target_faults(chosen, model(8, precision="fp8"))
-    with pytest.raises(EmitError, match=r"^target: training in fp8 with torch is priced") as refusal:
-        check_inputs(chosen, CLUSTER, model(8, precision="fp8"))
-    assert refusal.value.hint == "torch can be launched in bf16, fp16, fp32, tf32"
+    check_inputs(chosen, CLUSTER, model(8, precision="fp8"))
+    spec = model(8, precision="fp8", **changes)
+    assert not target_faults(chosen, spec)
+    with pytest.raises(EmitError, match=rf"^target: training {what} in fp8 with torch is priced"):
+        check_inputs(chosen, CLUSTER, spec)
 
 
 def test_nothing_to_say() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,28 +35,28 @@ def test_an_infeasible_search_without_a_diagnosis_still_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "target", "claim", "why"),
+    ("changes", "target", "claim", "why"),
     [
-        ("fp16", None, None, ""),
+        ({"precision": "fp16"}, None, None, ""),
         (
-            "fp8",
+            {"precision": "fp8"},
             "deepspeed",
             "deepspeed does not train this model",
             "deepspeed does not train in fp8, it can: ",
         ),
         (
-            "fp8",
+            {"cross_entropy": "fused"},
             "torch",
             "torch does not train this model",
-            "training in fp8 with torch is priced, but hetplan writes no launch files for it",
+            "training with cross_entropy fused with torch is priced, but hetplan writes no launch files for it",
         ),
     ],
 )
 def test_a_model_that_a_target_does_not_train(
-    precision: str, target: str | None, claim: str | None, why: str
+    changes: dict[str, Any], target: str | None, claim: str | None, why: str
 ) -> None:
     """The target is named where another one trains the model, with what it lacks."""
-    lacking = untrained(examples.model(precision=precision), Limits(target=target))
+    lacking = untrained(examples.model().trained_with(**changes), Limits(target=target))
     if claim is None:
         assert lacking is None
     else:

@@ -52,7 +52,7 @@ def drawn(row: Capabilities, count: int, seed: int) -> Iterator[tuple[Case, bool
             case = _one(row, chance)
         except HetplanError:
             continue  # no plan of any runtime
-        allowed = case.model.training.precision in row.offered_precisions
+        allowed = case.model.training.precision in row.precisions
         allowed = allowed and (row.sequence_parallel or not case.plan.sequence_parallel)
         yield case, allowed and not target_faults(case.plan, case.model)
 

@@ -64,14 +64,14 @@ def narrow(module: Any, best: Scored | None = None, **others: Any) -> ExitStack:
 
 @pytest.mark.parametrize(("gap", "wanted"), [(0.01, 0.03), (0.2, 0.2)])
 def test_a_search_without_a_limit(gap: float, wanted: float) -> None:
-    """Twenty rounds for what is faster by 5 %, to 3 % at least; each limit alone is lifted, the dearest is first."""
+    """Thirty rounds for what is faster by 5 %, to 3 % at least; each limit alone is lifted, the dearest is first."""
     limits = Limits(tp=(1, 2), zero=(1,), gap=gap)
     faster = examples.scored(step_seconds=27.2 / 1.25)
     with narrow(sensitivity, faster, cheap_plan=None):
         costs = limit_costs(BEST, ESTIMATOR, limits)
     assert [(each.limits.tp, each.limits.zero, each.limits.gap, each.rounds) for each in Narrow.begun] == [
-        ((1, 2), None, wanted, 20),
-        (None, (1,), wanted, 20),
+        ((1, 2), None, wanted, 30),
+        (None, (1,), wanted, 30),
     ]
     assert {each.named["cutoff_seconds"] for each in Narrow.begun} == {0.95 * 27.2}
     assert [(each.limit, each.given, each.instead) for each in costs] == [

@@ -122,7 +122,7 @@ def test_no_device_has_the_number_format() -> None:
 
 
 def test_no_target_trains_in_the_number_format() -> None:
-    """DeepSpeed has no fp8: nothing to search, while Megatron has plans."""
+    """DeepSpeed has no fp8: nothing to search, while Megatron and torch have plans."""
     fast = GpuSpec(
         name="H100", memory_gib=80, memory_bandwidth_gBps=3350, tflops={"bf16": 989, "fp16": 989, "fp8": 1979}
     )
@@ -135,16 +135,16 @@ def test_no_target_trains_in_the_number_format() -> None:
     found = search(spec, model, explain=False)
     assert found.best is not None
     assert found.best.plan.target == "megatron"
-    unwritten = search(spec, model, limits=Limits(target="torch")).diagnosis
+    eager = search(spec, model, limits=Limits(target="torch"), explain=False)
+    assert eager.best is not None
+    packed = model.trained_with(lora=LoraSpec(rank=8, base="nf4"))
+    unwritten = search(spec, packed, limits=Limits(target="torch")).diagnosis
     assert unwritten is not None
     assert unwritten.causes == (
-        "training in fp8 with torch is priced, but hetplan writes no launch files for it",
+        "training four bits in fp8 with torch is priced, but hetplan writes no launch files for it",
     )
-    assert unwritten.hints == (
-        "it can be trained with --target megatron or flagscale",
-        "with training.precision bf16, fp16 there is something to search",
-    )
-    old = search(cluster(pool("a", per_node=2)), model, limits=Limits(target="torch")).diagnosis
+    assert unwritten.hints == ("with training.precision bf16, fp16 there is something to search",)
+    old = search(cluster(pool("a", per_node=2)), packed, limits=Limits(target="torch")).diagnosis
     assert old is not None
     assert old.causes == (*unwritten.causes, "A100 cannot be used: no fp8")
     assert old.hints == ("with training.precision bf16, fp16, fp32 there is something to search",)

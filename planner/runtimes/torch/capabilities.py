@@ -26,7 +26,7 @@ CAPABILITIES = Capabilities(
     recomputes=("none", "selective", "full"),
     recompute_per_stage=True,
     precisions=("bf16", "fp16", "fp32", "tf32", "fp8"),
-    unemitted_precisions=("fp8",),
+    casts_apart=("torch",),
     gradients=(
         Gradients("fp32", "fp32"),
         # A shard has the format of its parameter, fp32; whole gradients are added up in that of their reduction.

@@ -38,6 +38,7 @@ class PyTorch(Runtime):
             node_file("planner.runtimes.torch.hetplan_exchange"),
             node_file("planner.runtimes.torch.hetplan_shards"),
             node_file("planner.runtimes.torch.hetplan_backups"),
+            node_file("planner.training.example_fp8"),
             node_file("planner.runtimes.torch.example_grid"),
             node_file("planner.runtimes.torch.example_stage"),
             node_file("planner.runtimes.torch.example_tensor"),

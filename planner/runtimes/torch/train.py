@@ -33,6 +33,7 @@ from planner.training.example_experts import Owners
 from planner.training.example_model import Layer, Shape, load_shape, objective
 from planner.training.example_optimizers import ADAMW, Lion, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
+from planner.training.example_fp8 import use_fp8
 from planner.runtimes.torch.example_grid import split_on_grid
 from planner.runtimes.torch.example_stage import Chunks, ModelPart, WithReference, parts_of
 from planner.runtimes.torch.example_tensor import split
@@ -48,6 +49,7 @@ WORKING_TYPES = {
     "fp16": torch.float16,
     "fp32": torch.float32,
     "tf32": torch.float32,
+    "fp8": torch.bfloat16,
 }
 FOLDER = Path(__file__).parent
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -79,7 +81,8 @@ def run(options: argparse.Namespace) -> None:
     reduce_type = WORKING_TYPES[config["reduce_dtype"]]
     layout = layout_of(plan, working_type, reduce_type, on_host)
     sharing = packing_of(shape) or sharing_of(plan)
-    chunks = parts_of(shape, plan, options.seed, placing(layout, shape), sharing)
+    place = placing(layout, shape, in_fp8=config["precision"] == "fp8")
+    chunks = parts_of(shape, plan, options.seed, place, sharing)
     for each in chunks:
         layout.shard(each)
     model = Chunks(chunks) if plan.chunks else chunks[0]
@@ -87,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     if tied and not shape.freezes("embedding"):
         layout.tie(getattr(model.embedding, "weight", None))
     scale = LossScale(2.0**16 if working_type == torch.float16 else 1.0)
-    parts = beside_references(chunks, shape, layout, options.seed, sharing)
+    parts = beside_references(chunks, shape, layout, options.seed, place, sharing)
     if len(plan.stages) > 1:
         gradients_of = pipeline_gradients(layout, parts, shape, options, scale, sharing)
     else:
@@ -139,10 +142,12 @@ def layout_of(plan: RankPlan, working_type: torch.dtype, reduce_type: torch.dtyp
     return Layout(plan, DEVICE, working_type, reduce_type, on_host=on_host)
 
 
-def placing(layout: Layout, shape: Shape) -> Callable[[torch.nn.Module], torch.nn.Module]:
+def placing(
+    layout: Layout, shape: Shape, *, in_fp8: bool = False
+) -> Callable[[torch.nn.Module], torch.nn.Module]:
     """A function that spreads a new module over this rank's replica, and a layer over all replicas too.
 
-    What is trained is brought to the format in which it is updated.
+    What is trained is brought to the format in which it is updated, and layers multiply ``in_fp8``.
     """
 
     master_type = WORKING_TYPES[shape.master_weights]
@@ -159,6 +164,8 @@ def placing(layout: Layout, shape: Shape) -> Callable[[torch.nn.Module], torch.n
             module = split_on_grid(module, layout.mesh["rows", "tensor"])
         elif layout.plan.tensor_parallel > 1:
             split(module, layout.mesh["tensor"], by_tokens=layout.plan.sequence_parallel)
+        if in_fp8 and isinstance(module, Layer):
+            use_fp8(module)
         if layout.plan.zero == 3:
             for part in module.modules():
                 if isinstance(part, InFourBits):
@@ -171,14 +178,19 @@ def placing(layout: Layout, shape: Shape) -> Callable[[torch.nn.Module], torch.n
 
 
 def beside_references(
-    chunks: list[ModelPart], shape: Shape, layout: Layout, seed: int, sharing: Sharing
+    chunks: list[ModelPart],
+    shape: Shape,
+    layout: Layout,
+    seed: int,
+    place: Callable[[torch.nn.Module], torch.nn.Module],
+    sharing: Sharing,
 ) -> list[torch.nn.Module]:
     """What runs in place of a rank's chunks: with pairs of answers each beside itself as it is now."""
     if shape.preference is None:
         return [*chunks]
     copies: list[Any] = [None] * len(chunks)
     if shape.lora is None:
-        copies = parts_of(shape.untrained, layout.plan, seed, placing(layout, shape), sharing)
+        copies = parts_of(shape.untrained, layout.plan, seed, place, sharing)
         for copy in copies:
             layout.shard(copy)
     return [WithReference(*both) for both in zip(chunks, copies, strict=True)]

@@ -102,7 +102,7 @@ def _formats(estimator: Estimator, limits: Limits) -> tuple[str, ...]:
     formats = {
         name: None
         for row in targets_of(limits)
-        for name in row.offered_precisions
+        for name in row.precisions
         if offers(row, changed := estimator.model.trained_with(precision=name))
         and any(
             lack(device_type, changed.training) is None for device_type in estimator.topology.device_types

@@ -12,7 +12,7 @@ from planner.runtimes.torch.capabilities import CAPABILITIES
 def check_files(files: Mapping[str, str], job: Job) -> None:
     """Assert that every rank has a row in a full grid, and that the number format is one that it trains in."""
     table, config = json.loads(files["batches.json"]), json.loads(files["torch_config.json"])
-    assert config["precision"] in CAPABILITIES.offered_precisions
+    assert config["precision"] in CAPABILITIES.precisions
     assert config["on_host"] == (job.plan.offload.parameters != "none")
     grid = len(table["stages"]) * table["data_parallel"] * table["tensor_parallel"]
     assert grid == table["world_size"] == len(table["ranks"]) == len(job.ranks)
