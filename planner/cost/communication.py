@@ -52,6 +52,8 @@ class Ring:
     """Those of the member that holds most."""
     dropped: int = 0
     """Slowest members of a step whose gradients are dropped."""
+    wider: tuple[tuple[str, int], ...] = ()
+    """Its other links, which by measurement may be the slower ones, and the rings that share each."""
 
     @property
     def of_experts(self) -> Ring:
@@ -104,25 +106,25 @@ class Ring:
         """One pass around the ring; where only the other operation was measured, it stands for both."""
         if self.alone:
             return 0.0
-        measured = self._measured(operation, size_bytes)
-        if measured is None:
-            measured = self._measured(like, size_bytes)
-        if measured is not None:
-            return measured
-        passes = (self.size - 1) / self.size
-        formula = passes * size_bytes / self.bytes_per_second + latency_seconds
-        least = self._least(operation, size_bytes)
-        return larger(formula, self._least(like, size_bytes) if is_zero(least) else least)
+        seconds = self._measured(operation, size_bytes)
+        if seconds is None:
+            seconds = self._measured(like, size_bytes)
+        if seconds is None:
+            passes = (self.size - 1) / self.size
+            formula = passes * size_bytes / self.bytes_per_second + latency_seconds
+            least = self._least(operation, size_bytes)
+            seconds = larger(formula, self._least(like, size_bytes) if is_zero(least) else least)
+        return self._slowest(seconds, size_bytes, operation, like)
 
     def reduce_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """An all-reduce of ``size_bytes`` in so many equal messages: a pass that reduces and a pass that gathers."""
         size = size_bytes / messages
         measured = self._measured("all-reduce", size)
         if measured is not None:
-            return messages * measured
+            return messages * self._slowest(measured, size, "all-reduce")
         pair = ("reduce-scatter", "all-gather")
         passes = sum(self._pass_seconds(*names, size, self.latency_seconds) for names in (pair, pair[::-1]))
-        return messages * larger(passes, self._least("all-reduce", size))
+        return messages * self._slowest(larger(passes, self._least("all-reduce", size)), size, "all-reduce")
 
     def broadcast_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """All bytes from one member to all others, over each hop once, in so many equal messages.
@@ -131,14 +133,18 @@ class Ring:
         """
         if self.alone:
             return 0.0
-        measured = self._measured("broadcast", size_bytes / messages)
-        gathered = size_bytes * self.size / (self.size - 1)
-        return self.gather_seconds(gathered, messages) if measured is None else messages * measured
+        size = size_bytes / messages
+        measured = self._measured("broadcast", size)
+        if measured is None:
+            return self.gather_seconds(size_bytes * self.size / (self.size - 1), messages)
+        return messages * self._slowest(measured, size, "broadcast")
 
     def sum_seconds(self, size_bytes: float) -> float:
         """The sum of all members' bytes on one of them: a broadcast the other way, where it was not measured."""
         measured = None if self.alone else self._measured("reduce", size_bytes)
-        return self.broadcast_seconds(size_bytes) if measured is None else measured
+        if measured is None:
+            return self.broadcast_seconds(size_bytes)
+        return self._slowest(measured, size_bytes, "reduce")
 
     def copies_seconds(self, size_bytes: float, messages: float = 1) -> float:
         """Adding up over the copies what each member has of ``size_bytes``, in so many equal messages."""
@@ -150,6 +156,12 @@ class Ring:
             return None
         reading = self.curves.seconds(self.link, operation, self.size, size_bytes * self.sharing)
         return reading[0] if reading else None
+
+    def _slowest(self, seconds: float, size_bytes: float, *operations: str) -> float:
+        """``seconds``, or what the first of the operations that is known took over a link that was slower."""
+        for link, sharing in self.wider if self.curves is not None else ():
+            seconds = self.curves.longer(seconds, link, operations, self.size, size_bytes * sharing)
+        return seconds
 
     def _least(self, operation: str, size_bytes: float) -> float:
         """What fewer members took by measurement: more must not look cheaper because nobody measured them."""
@@ -372,6 +384,8 @@ def data_ring(
         hops += _between(slots, load, ways, topology, calibration, utilisation)
     # Names decide between equal hops, so that the order of the slots does not.
     rate, _, _, link = min(hops, key=lambda hop: (hop[0], hop[1], hop[3]))
+    beside = max(_beside(slot, load, topology) for slot in slots)
+    others = sorted({hop[3] for hop in hops} - {link}) if curves is not None else ()
     together = max(fullest)
     inside = max((hop[2] for hop in hops if in_node(hop[3])), default=0.0)
     between = max((hop[2] for hop in hops if not in_node(hop[3])), default=0.0)
@@ -384,7 +398,8 @@ def data_ring(
         crosses="node" if in_node(link) else link,
         curves=curves,
         link=link,
-        sharing=1 if in_node(link) else max(_beside(slot, load, topology) for slot in slots),
+        sharing=1 if in_node(link) else beside,
+        wider=tuple((other, 1 if in_node(other) else beside) for other in others),
     )
 
 

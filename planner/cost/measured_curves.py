@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from planner.calibration.merge import link_name_key, name_key
 from planner.calibration.values import Calibration, LayerPoint, LinkPoint
-from planner.cost.arrays import as_array, as_number
+from planner.cost.arrays import as_array, as_number, is_zero, larger
 from planner.frozen import dataclass
 from planner.plan.values import Sync
 
@@ -276,6 +276,26 @@ class LinkCurves:
             return 0.0
         self._more[link, operation, members] = low
         return reading[0] * _share_moved(members) / _share_moved(low)
+
+    def longer(
+        self, seconds: float, link: str, operations: Sequence[str], members: int, size_bytes: float
+    ) -> float:
+        """``seconds``, or what the first of the operations that is known took over a link where that is longer.
+
+        ``guesses`` has nothing of a link that was no slower.
+        """
+        if is_zero(size_bytes):
+            return seconds
+        for operation in operations:
+            before = dict(self._beyond), dict(self._more)
+            reading = self.seconds(link, operation, members, size_bytes)
+            took = reading[0] if reading else self.least(link, operation, members, size_bytes)
+            if np.any(took > seconds):
+                return larger(seconds, took)
+            self._beyond, self._more = before
+            if not is_zero(took):
+                break
+        return seconds
 
     def fastest(self, link: str, most_bytes: float, members: int = 1) -> float:
         """Bytes per second in one pass around a ring that no answer exceeds; 0 where there is no curve.

@@ -404,19 +404,16 @@ def test_no_fabric_beats_a_better_one_at_equal_wire(
 
 def curve(link: str, operation: Any, members: int, seconds: float = 1.0) -> LinkCurves:
     """A measured operation that takes as long per gigabyte."""
-    return LinkCurves(
-        Calibration(
-            link_points=tuple(
-                LinkPoint(
-                    link=link,
-                    operation=operation,
-                    members=members,
-                    size_bytes=size,
-                    seconds=seconds * size / 1e9,
-                )
-                for size in (1e6, 1e9)
-            )
+    return LinkCurves(Calibration(link_points=curve_points(link, operation, members, seconds)))
+
+
+def curve_points(link: str, operation: Any, members: int, seconds: float) -> tuple[LinkPoint, ...]:
+    """Two points of such a curve."""
+    return tuple(
+        LinkPoint(
+            link=link, operation=operation, members=members, size_bytes=size, seconds=seconds * size / 1e9
         )
+        for size in (1e6, 1e9)
     )
 
 
@@ -488,8 +485,43 @@ def test_measured_fabrics_win_for_data_parallel_rings() -> None:
     fabric, node = curve("ib", "all-gather", 16), curve("node:A100", "all-gather", 8)
     assert ring_of(spec, group("p", 16), curves=fabric).gather_seconds(1e9) == pytest.approx(1.0)
     assert ring_of(spec, group("p", 8), curves=node).gather_seconds(1e9) == pytest.approx(1.0)
-    plain = ring_of(spec, group("p", 16))
-    assert ring_of(spec, group("p", 16), curves=node).gather_seconds(1e9) == plain.gather_seconds(1e9)
+
+
+@pytest.mark.parametrize(
+    ("operation", "asked"),
+    [
+        ("all-gather", Ring.gather_seconds),
+        ("reduce-scatter", Ring.scatter_seconds),
+        ("all-reduce", Ring.reduce_seconds),
+        ("all-gather", Ring.reduce_seconds),
+    ],
+)
+def test_the_slowest_link_by_measurement_counts(operation: str, asked: Any) -> None:
+    """Whatever the wires say, of fewer members where nobody measured as many; a fast one changes and warns nothing."""
+    spec = cluster(pool("p", nodes=2, cards=1))
+    plain = asked(ring_of(spec, group("p", 16)), 1e9)
+    passes = 2 if (operation, asked) == ("all-gather", Ring.reduce_seconds) else 1
+    slow = curve("node:A100", operation, 8)
+    assert asked(ring_of(spec, group("p", 16), curves=slow), 1e9) == pytest.approx(passes * 15 / 16 * 8 / 7)
+    assert [*slow.guesses()] == [f"{operation} among 16 over node:A100: measured among 8 at most"]
+    fast = curve("node:A100", operation, 8, 1e-3)
+    assert asked(ring_of(spec, group("p", 16), curves=fast), 1e9) == plain
+    assert not [*fast.guesses()]
+
+
+@pytest.mark.parametrize(
+    ("operation", "asked"), [("broadcast", Ring.broadcast_seconds), ("reduce", Ring.sum_seconds)]
+)
+def test_the_slowest_link_counts_from_one_member_too(operation: str, asked: Any) -> None:
+    """Where the narrowest link was measured and another was slower."""
+    spec = cluster(pool("p", nodes=2, cards=1))
+    points = [
+        point
+        for link, seconds in (("ib", 0.5), ("node:A100", 2.0))
+        for point in curve_points(link, operation, 16, seconds)
+    ]
+    both = LinkCurves(Calibration(link_points=tuple(points)))
+    assert asked(ring_of(spec, group("p", 16), curves=both), 1e9) == pytest.approx(2.0)
 
 
 def test_rings_that_share_the_cards_take_as_long_as_all_their_bytes() -> None:

@@ -125,6 +125,7 @@ def without_curves(estimator: Estimator, ring: Ring) -> Ring:
         latency_seconds=0.0,
         around_seconds=0.0,
         curves=None,
+        wider=(),
         copies=ring.copies and without_curves(estimator, ring.copies),
         near=ring.near and without_curves(estimator, ring.near),
         experts=ring.experts and without_curves(estimator, ring.experts),
