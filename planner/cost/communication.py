@@ -159,7 +159,9 @@ class Ring:
 
     def _slowest(self, seconds: float, size_bytes: float, *operations: str) -> float:
         """``seconds``, or what the first of the operations that is known took over a link that was slower."""
-        for link, sharing in self.wider if self.curves is not None else ():
+        if self.curves is None:
+            return seconds
+        for link, sharing in self.wider:
             seconds = self.curves.longer(seconds, link, operations, self.size, size_bytes * sharing)
         return seconds
 

@@ -19,6 +19,9 @@ from planner.ranges import STEPS
 PUBLISHED_SPREAD = math.log(2.0)
 """Standard error of the logarithm of a published critical batch, at least: other data and optimizers move it by about a
 factor of 2 (assumed; the noise scale that predicts it does no better, arXiv:1812.06162, section 4)."""
+TUNING_SPREAD = math.log(4.0)
+"""The same where a part of the model is trained, or pairs of answers are: both laws are of whole models trained from
+the beginning (assumed)."""
 OWN_SPREAD = 1.0
 """Relative standard error of a critical batch of the user's own that comes without one (assumed)."""
 
@@ -102,10 +105,12 @@ def loss_of(model: ModelSpec, tokens: float) -> float:
 def published_critical(model: ModelSpec, tokens: float, loss: float | None) -> CriticalBatch:
     """What both laws say of a training on so many tokens; ``loss`` in place of what the first one predicts."""
     one, other = critical_by_loss(loss or loss_of(model, tokens)), critical_by_tokens(tokens)
+    tunes = bool(model.frozen) or model.training.preference is not None
+    source = "between Kaplan 2020, by the loss, and Zhang 2024, by the tokens"
     return CriticalBatch(
         tokens=math.sqrt(one * other),
-        spread=max(PUBLISHED_SPREAD, abs(math.log(one / other)) / 2),
-        source="between Kaplan 2020, by the loss, and Zhang 2024, by the tokens",
+        spread=max(TUNING_SPREAD if tunes else PUBLISHED_SPREAD, abs(math.log(one / other)) / 2),
+        source=f"{source}, both of pretraining, which this is not" if tunes else source,
     )
 
 

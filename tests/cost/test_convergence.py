@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from planner.cost.convergence import (
     published_critical,
 )
 from planner.errors import UsageError
-from planner.model.spec import ConvergenceSpec, LossCurveSpec, ModelSpec
+from planner.model.spec import ConvergenceSpec, LoraSpec, LossCurveSpec, ModelSpec, PreferenceSpec
 from tests.worlds import gpt
 
 POWERS = st.floats(3, 8).map(lambda power: 10**power)
@@ -93,6 +94,19 @@ def test_what_is_published_has_a_wide_bar() -> None:
     ends = critical_by_loss(5.0), critical_by_tokens(1e12)
     assert (apart.low, apart.high) == pytest.approx((min(ends), max(ends)))
     assert 2.0 < loss_of(gpt(layers=32, hidden=4096, heads=32), 1e12) < 2.6
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [{"lora": LoraSpec(rank=8)}, {"freeze": ("embedding",)}, {"preference": PreferenceSpec(beta=0.1)}],
+)
+def test_no_law_is_of_tuning(tuning: dict[str, Any]) -> None:
+    """Those of pretraining stand for it, said and with a wider bar."""
+    model = trained()
+    plain, tuned = (published_critical(each, 1e9, None) for each in (model, model.trained_with(**tuning)))
+    assert tuned.tokens == plain.tokens
+    assert plain.spread < tuned.spread == pytest.approx(math.log(4))
+    assert tuned.source == f"{plain.source}, both of pretraining, which this is not"
 
 
 def test_tokens_are_those_of_the_models_own_batch() -> None:
