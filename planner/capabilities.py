@@ -126,6 +126,21 @@ class Hooks:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class Dealing:
+    """What a host does about the tensors of a layer that are dealt over the devices of a replica, in steps that take as
+    long as launching a kernel."""
+
+    kernels: tuple[str, ...]
+    """Kernel sets with it."""
+    collectives: float
+    """Of a layer's collectives in each direction, beside launching them; as much again where they deal tokens."""
+    tensor: float
+    """Of a tensor, in each direction: the device's part of it."""
+    gradient: float
+    """Of a tensor that is trained, in the backward: where its gradient belongs."""
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """One row of the capability table."""
 
@@ -186,6 +201,8 @@ class Capabilities:
     """None where a message is a layer."""
     gathers_per_layer: int = 1
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
+    dealing: Dealing | None = None
+    """What its host does about tensors that devices share; None where that is launching kernels alone."""
     hooks: Hooks | None = None
     """What its host does around modules with ZeRO 3; None where it is no more than without."""
     network_per_group: bool

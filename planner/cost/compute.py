@@ -19,7 +19,7 @@ from planner.capabilities import Capabilities, Hooks
 from planner.cluster.topology import DeviceType
 from planner.cost.arrays import Numbers, as_array, as_number, larger
 from planner.frozen import dataclass
-from planner.model.spec import NF4_BLOCK, ROW_TARGETS, FrontSpec, ModelSpec, StateSpec, TrainingSpec
+from planner.model.spec import NF4_BLOCK, ROW_TARGETS, FrontSpec, ModelSpec, Part, StateSpec, TrainingSpec
 from planner.plan.values import WHOLE_EXPERTS, Folding
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 2}
@@ -757,11 +757,15 @@ def layer_pass(
     seconds = device.family.launch_seconds * device.framework.host_factor
     # Every collective waits for the slowest of its members' hosts.
     seconds = seconds * (1.0 + HOST_JITTER * log2(tp))
-    more = 0.0
+    more, dealing = 0.0, target.dealing
+    if tp > 1 and dealing is not None and device.kernels in dealing.kernels:
+        dealt, trained = dealt_tensors(model, split=sequence_parallel)
+        launches += dealing.collectives * (2 if sequence_parallel else 1) + dealing.tensor * dealt
+        more += dealing.gradient * trained * seconds
     if hooks is not None:
         gathered, trained = layer_tensors(model)
         launches += hooks.module * layer_modules(model) + hooks.tensor * gathered
-        more = hooks.gradient * trained * seconds
+        more += hooks.gradient * trained * seconds
     return LayerPass(
         forward_seconds=forward,
         backward_seconds=backward,
@@ -805,6 +809,23 @@ def dense_tensors(model: ModelSpec) -> tuple[int, int]:
     (mixing, feeding), adapters = _linear_layers(model), 2 * len(model.adapted)
     trained = mixing * ("attention" not in model.frozen) + feeding * ("mlp" not in model.frozen)
     return adapters + (mixing + feeding) * _gathers_base(model), adapters + trained
+
+
+def dealt_tensors(model: ModelSpec, *, split: bool) -> tuple[int, int]:
+    """Tensors of a layer that devices of a replica have in parts, or gradients of, and those that are trained.
+
+    ``split``: each sees its own tokens of what norms take, and of their gradients has a part.
+    """
+    dealt, trained = dense_tensors(model)
+    norms = 2 * bool(model.qk_norm) if model.attends else 0
+    norms += model.layer_norms * {"layer": 2, "rms": 1}.get(model.norm, 0) if split else 0
+    others: dict[Part, int] = {
+        "attention": 2 * model.qkv_bias + model.output_bias if model.attends else 0,
+        "mlp": model.mlp_matrices * model.mlp_bias if model.common_ffn else 0,
+        "norms": norms,
+    }
+    tuned = sum(number for part, number in others.items() if part not in model.frozen)
+    return dealt + sum(others.values()), trained + tuned
 
 
 def expert_tensors(model: ModelSpec) -> tuple[int, int]:

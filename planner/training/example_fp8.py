@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import nn
-from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor import DTensor
 
 MULTIPLE = 16
 """What all sizes of a product in fp8 are a multiple of."""
@@ -34,22 +34,8 @@ class Fp8Linear(nn.Linear):  # type: ignore[misc]
     """A linear layer that multiplies in fp8, forward and backward."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        if isinstance(self.weight, DTensor):
-            return self._divided(hidden)
         outputs = fp8_product(hidden, self.weight)
         return outputs if self.bias is None else outputs + self.bias
-
-    def _divided(self, hidden: Any) -> Any:
-        """Of a weight that is dealt over ranks by columns, or by rows: each rank's part has a scale of its own."""
-        mesh, columns = self.weight.device_mesh, self.weight.placements[0] == Shard(0)
-        own = hidden.to_local(grad_placements=[Partial()] if columns else hidden.placements)
-        outputs = fp8_product(own, self.weight.to_local())
-        if self.bias is not None and columns:
-            outputs = outputs + self.bias.to_local()
-        elif self.bias is not None:
-            # One rank adds it to its part of the sum.
-            outputs = outputs + self.bias.to_local(grad_placements=[Partial()]) * (mesh.get_local_rank() == 0)
-        return DTensor.from_local(outputs, mesh, [Shard(outputs.ndim - 1) if columns else Partial()])
 
 
 def fp8_product(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.capabilities import Capabilities, Gradients, Offloading
+from planner.capabilities import Capabilities, Dealing, Gradients, Offloading
 
 CAPABILITIES = Capabilities(
     name="torch",
@@ -42,6 +42,7 @@ CAPABILITIES = Capabilities(
     sharding_optimizers=("adamw", "sgd", "lion"),
     optimizers=("adamw", "sgd", "lion", "muon", "adafactor"),
     eager_layers=True,
+    dealing=Dealing(kernels=("torch",), collectives=2.5, tensor=0.25, gradient=1.8),
     rests_in_fp32=True,
     whole_optimizers=("muon", "adafactor"),
     moments=("fp32", "bf16", "int8"),

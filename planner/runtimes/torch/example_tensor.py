@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import (
     DTensor,
@@ -18,20 +18,16 @@ from torch.distributed.tensor import (
     distribute_module,
     distribute_tensor,
 )
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from planner.training.example_adapters import Adapted, Adapter, InFourBits, Nf4Linear, nf4_product
 from planner.training.example_model import Embedding, Finish, Head, Layer
 
+_gather_single = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)
+_scatter_single = getattr(distributed, "reduce_scatter_single", distributed.reduce_scatter_tensor)
+"""Older versions of torch have these under other names."""
 POSITIONS = 1
 """Dimension of the tokens in [sequence][position][width]."""
-HEADS = 2
-"""Dimension of the heads in [sequence][position][head][width]."""
 
 
 def split(module: nn.Module, mesh: DeviceMesh, *, by_tokens: bool = False) -> None:
@@ -59,51 +55,66 @@ def _split(module: nn.Module, mesh: DeviceMesh, between: Placement) -> None:
 
 
 def _split_layer(layer: Layer, mesh: DeviceMesh, between: Placement) -> None:
-    """Heads and feed-forward columns are dealt; one sum after attention and one after the feed-forward."""
-    styles: dict[str, Any] = {name: ColwiseParallel() for name in ("query", "key_value", "up")}
-    styles |= {name: RowwiseParallel(output_layouts=between) for name in ("output", "down")}
-    styles["gate"] = ColwiseParallel()
-    # Norms of queries and keys see the rank's own heads, so their gradients are added up over the ranks.
-    styles |= {
-        name: SequenceParallel(sequence_dim=HEADS, use_local_output=True)
-        for name in ("norm_query", "norm_key")
-    }
+    """Heads and feed-forward columns are dealt; one sum after attention and one after the feed-forward.
+
+    Layers work on local tensors, as DTensor takes the host several times as long.
+    """
+    columns = [getattr(layer, name, None) for name in ("query", "key_value", "up", "gate")]
+    rows = [getattr(layer, name, None) for name in ("output", "down")]
     # A layer may be without attention, or without a feed-forward.
-    parts = {name: getattr(layer, name, None) for name in styles}
-    split_parts = {
-        name for name, part in parts.items() if part is not None and any(True for _ in part.parameters())
-    }
-    adapted = {name: part for name, part in parts.items() if isinstance(part, Adapted)}
-    for name, part in adapted.items():
-        _split_adapted(part, mesh, between, columns=isinstance(styles[name], ColwiseParallel))
-    plain = split_parts - {*adapted}
-    parallelize_module(layer, mesh, {name: style for name, style in styles.items() if name in plain})
-    if between.is_shard():
-        # Each norm sees a rank's own tokens, so that the gradients of its parameters are added up as well.
-        for norm in (layer.norm_attention, layer.norm_mlp):
-            distribute_module(norm, mesh, None, partial(_own_tokens, between))
-        for norm in (layer.norm_after_attention, layer.norm_after_mlp):
-            distribute_module(norm, mesh, None, partial(_own_tokens, between), _local)
+    for part, place in (*((each, Shard(0)) for each in columns), *((each, Shard(1)) for each in rows)):
+        if isinstance(part, Adapted):
+            _split_adapted(part, mesh, place)
+        elif part is not None:
+            _deal(part, mesh, place)
+    for part in rows:
+        if part is not None:
+            part.register_forward_hook(partial(_summed, mesh, between))
+    # Norms of queries and keys see the rank's own heads, so their gradients are added up over the ranks.
+    partly = [getattr(layer, name, None) for name in ("norm_query", "norm_key")]
+    if between.is_shard():  # others a rank's own tokens
+        partly += [layer.norm_attention, layer.norm_mlp, layer.norm_after_attention, layer.norm_after_mlp]
+    for norm in partly:
+        if norm is not None:
+            _deal(norm, mesh, Replicate())
     for norm in (layer.norm_attention, layer.norm_mlp):
-        norm.register_forward_hook(partial(_for_all_products, mesh))
+        norm.register_forward_hook(partial(_for_all_products, mesh, between))
 
 
-def _split_adapted(layer: Adapted, mesh: DeviceMesh, between: Placement, *, columns: bool) -> None:
+def _split_adapted(layer: Adapted, mesh: DeviceMesh, place: Shard) -> None:
     """Deal a frozen product's columns or rows, and of its adapters what stands beside these."""
+    columns = place.dim == 0
     if isinstance(layer.base, Nf4Linear):
         layer.base = SplitNf4(layer.base, mesh, columns=columns)
     else:
-        style = (
-            ColwiseParallel()
-            if columns
-            else RowwiseParallel(output_layouts=Partial(), use_local_output=False)
-        )
-        parallelize_module(layer, mesh, {"base": style})
+        _deal(layer.base, mesh, place)
     for name, adapter in layer.adapters.items():
         layer.adapters[name] = SplitAdapter(adapter, mesh, columns=columns)
-    if not columns:
-        layer.base.register_forward_hook(_own_part)
-        layer.register_forward_hook(partial(_summed, mesh, between))
+
+
+def _deal(module: nn.Module, mesh: DeviceMesh, place: Placement) -> None:
+    """Spread a module's parameters over the ranks of a replica; while it works they are what this rank has of them.
+
+    A bias beside rows is whole on every rank, and one adds it to its part of the sum.
+    """
+    for name, parameter in module.named_parameters(recurse=False):
+        own = Replicate() if parameter.ndim == 1 and place != Shard(0) else place
+        setattr(module, name, nn.Parameter(distribute_tensor(parameter.data, mesh, [own])))
+    adds = place != Shard(1) or mesh.get_local_rank() == 0
+    module.register_forward_pre_hook(partial(_on_locals, adds))
+    module.register_forward_hook(_on_all, always_call=True)
+
+
+def _on_locals(adds_bias: bool, module: nn.Module, inputs: object) -> None:
+    # What stands in the dictionary of an object goes before its parameters.
+    for name, parameter in module.named_parameters(recurse=False):
+        local = _here(parameter)
+        module.__dict__[name] = local if name != "bias" or adds_bias else local * 0.0
+
+
+def _on_all(module: nn.Module, *_: object) -> None:
+    for name, _parameter in module.named_parameters(recurse=False):
+        module.__dict__.pop(name, None)
 
 
 class SplitAdapter(nn.Module):  # type: ignore[misc]
@@ -122,8 +133,6 @@ class SplitAdapter(nn.Module):  # type: ignore[misc]
             half.weight = nn.Parameter(distribute_tensor(half.weight.data, mesh, [place]))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        if isinstance(hidden, DTensor):
-            hidden = hidden.to_local(grad_placements=[Partial()])
         down, up = (_here(half.weight) for half in (self.down, self.up))
         return functional.linear(functional.linear(hidden, down), up) * self.scale
 
@@ -149,8 +158,6 @@ class SplitNf4(InFourBits):
         """One rank does where their outputs are summed."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        if isinstance(hidden, DTensor):
-            hidden = hidden.to_local(grad_placements=[Partial()])
         outputs = nf4_product(hidden, self.packed.to_local(), (self.scales.to_local(),), self.sizes)
         return outputs + self.bias.to_local() if self.bias is not None and self.adds_bias else outputs
 
@@ -162,24 +169,96 @@ def _here(weight: DTensor) -> torch.Tensor:
     return local
 
 
-def _own_part(_: nn.Module, inputs: object, outputs: torch.Tensor) -> torch.Tensor:
-    """A rank's part of sums, whose gradient is the same for all of them."""
-    if not isinstance(outputs, DTensor):
-        return outputs
-    return outputs.to_local(grad_placements=[Replicate()])
-
-
 def _summed(
     mesh: DeviceMesh, between: Placement, _: nn.Module, inputs: object, outputs: torch.Tensor
 ) -> torch.Tensor:
-    """The sum of all ranks' parts."""
-    return DTensor.from_local(outputs, mesh, [Partial()]).redistribute(mesh, [between]).to_local()
+    """The sum of all ranks' parts: all of it, or that of this rank's tokens."""
+    one: type[torch.autograd.Function] = _Scattered if between.is_shard() else _Summed
+    summed: torch.Tensor = one.apply(outputs, mesh.get_group())
+    return summed
 
 
-def _for_all_products(mesh: DeviceMesh, _: nn.Module, inputs: object, outputs: torch.Tensor) -> DTensor:
+def _for_all_products(
+    mesh: DeviceMesh, between: Placement, _: nn.Module, inputs: object, outputs: torch.Tensor
+) -> torch.Tensor:
     """What several products take as one tensor of all ranks, whose gradient is summed once: each would sum its own."""
-    known = outputs if isinstance(outputs, DTensor) else DTensor.from_local(outputs, mesh, [Replicate()])
-    return known.redistribute(mesh, [Replicate()])
+    one: type[torch.autograd.Function] = _Gathered if between.is_shard() else _Shared
+    whole: torch.Tensor = one.apply(outputs, mesh.get_group())
+    return whole
+
+
+class _Shared(torch.autograd.Function):  # type: ignore[misc]
+    """The same on every rank, each of which has a part of its gradient."""
+
+    @staticmethod
+    def forward(context: Any, inputs: torch.Tensor, group: Any) -> torch.Tensor:
+        context.group = group
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _sum(gradient, context.group), None
+
+
+class _Summed(torch.autograd.Function):  # type: ignore[misc]
+    """The sum of all ranks' parts, whose gradient is the same for all of them."""
+
+    @staticmethod
+    def forward(context: Any, inputs: torch.Tensor, group: Any) -> torch.Tensor:
+        return _sum(inputs, group)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+class _Gathered(torch.autograd.Function):  # type: ignore[misc]
+    """The tokens of all ranks, each of which has a part of their gradients."""
+
+    @staticmethod
+    def forward(context: Any, inputs: torch.Tensor, group: Any) -> torch.Tensor:
+        context.group = group
+        return _gather(inputs, group)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _scatter(gradient, context.group), None
+
+
+class _Scattered(torch.autograd.Function):  # type: ignore[misc]
+    """A rank's own tokens of the sum of all ranks' parts."""
+
+    @staticmethod
+    def forward(context: Any, inputs: torch.Tensor, group: Any) -> torch.Tensor:
+        context.group = group
+        return _scatter(inputs, group)
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _gather(gradient, context.group), None
+
+
+def _sum(parts: torch.Tensor, group: Any) -> torch.Tensor:
+    summed = parts.clone(memory_format=torch.contiguous_format)
+    distributed.all_reduce(summed, group=group)
+    return summed
+
+
+def _gather(own: torch.Tensor, group: Any) -> torch.Tensor:
+    """[sequence][own position][width] of each rank to [sequence][position][width]."""
+    ways = distributed.get_world_size(group)
+    parts = own.new_empty(ways * own.shape[0], *own.shape[1:])
+    _gather_single(parts, own.contiguous(), group=group)
+    return parts.unflatten(0, (ways, -1)).transpose(0, 1).flatten(1, 2)
+
+
+def _scatter(parts: torch.Tensor, group: Any) -> torch.Tensor:
+    """The other way round, with a sum."""
+    ways = distributed.get_world_size(group)
+    by_rank = parts.unflatten(1, (ways, -1)).transpose(0, 1).flatten(0, 1).contiguous()
+    own = by_rank.new_empty(parts.shape[0], parts.shape[1] // ways, *parts.shape[2:])
+    _scatter_single(own, by_rank, group=group)
+    return own
 
 
 def _own_tokens(

@@ -6,22 +6,23 @@ from typing import Any
 
 import pytest
 
+from planner.cost.compute import dealt_tensors
 from planner.cost.memory import activation_bytes_per_layer
 from planner.job.batches import model_shape
+from planner.model.spec import LoraSpec
 from tests.quick import first
 from tests.worlds import model
 
 torch = pytest.importorskip("torch")
 
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
 from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 
 from planner.runtimes.torch.example_tensor import split  # noqa: E402
 from planner.training.example_model import Kind, Layer, shape_of  # noqa: E402
 from tests.training.test_memory import GPT, LLAMA, TOKENS, Held  # noqa: E402
 from tests.training.test_memory import spec as of_128_tokens  # noqa: E402
-
-collectives = torch.ops.c10d_functional
 
 
 @pytest.mark.usefixtures("pair")
@@ -53,10 +54,32 @@ def test_tokens_come_together_for_products_alone(norms: int) -> None:
     with CommDebugMode() as backward:
         outputs.sum().backward()
     assert outputs.shape == hidden.shape
-    gathers, scatters = collectives.all_gather_into_tensor, collectives.reduce_scatter_tensor
+    gathers, scatters = torch.ops.c10d._allgather_base_, torch.ops.c10d._reduce_scatter_base_
     ahead = min(2, norms)
     assert forward.get_comm_counts() == {gathers: ahead, scatters: 2}
     assert backward.get_comm_counts() == {gathers: 2, scatters: ahead}
+
+
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize("by_tokens", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gated_mlp": True, "kv_heads": 2, "qkv_bias": False, "output_bias": False, "mlp_bias": False},
+        {"qk_norm": True, "norm": "rms", "layer_norms": 4},
+        {"lora": LoraSpec(rank=4), "gated_mlp": True},
+        {"freeze": ("mlp",)},
+    ],
+    ids=["gated", "norms", "adapters", "frozen"],
+)
+def test_what_is_dealt_is_what_a_host_is_priced_for(changes: dict[str, Any], by_tokens: bool) -> None:
+    """Matrices, biases, and norms that see a part of the heads or of the tokens."""
+    spec = model(1, **changes)
+    layer = Layer(shape_of(model_shape(spec)))
+    split(layer, init_device_mesh("cpu", (2,)), by_tokens=by_tokens)
+    dealt = [each for each in layer.parameters() if isinstance(each, DTensor)]
+    trained = [each for each in dealt if each.requires_grad]
+    assert dealt_tensors(spec, split=by_tokens) == (len(dealt), len(trained))
 
 
 @pytest.mark.usefixtures("pair")
