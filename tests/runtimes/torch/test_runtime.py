@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from planner.emit.interface import emit
 from planner.errors import EmitError
 from planner.model.spec import LoraSpec
 from planner.plan.values import Offload, Plan
+from tests.training.ranks import run
 from tests.worlds import cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 4, 2), pool("b", ("T4",) * 2, 1))
@@ -154,3 +156,19 @@ def test_that_own_scripts_are_shown_host_memory_and_unequal_shards() -> None:
     text = made(unequal)["README.md"]
     assert "from hetplan_shards import UnequalShards" in text
     assert 'UnequalShards(plan, "cuda", torch.bfloat16)' in text
+
+
+@pytest.mark.slow
+def test_own_layers_are_divided_as_shown(tmp_path: Path) -> None:
+    """By what the README has users write, hidden states whole or by tokens: as in one process."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    files = []
+    for by_tokens in (False, True):
+        chosen = plan("torch", 0, [4], [(group("a", "A100", tp=2, count=2, share=4),)])
+        text = made(replace(chosen, sequence_parallel=by_tokens))["README.md"]
+        section = text.split("## Tensor parallelism")[1].split("\n## ")[0]
+        assert ("SequenceParallel" in section) == by_tokens
+        files.append(tmp_path / f"{by_tokens}.py")
+        files[-1].write_text(section.split("```python\n")[1].split("```")[0])
+    run(2, Path(__file__).with_name("readme_program.py"), *files, log=tmp_path / "log")
