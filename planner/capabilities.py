@@ -251,6 +251,9 @@ class Capabilities:
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
     whole_optimizers: tuple[str, ...] = ()
     """Optimizers that need whole matrices: without tensor parallelism."""
+    sends_whole: bool = False
+    """True when every device of a replica sends all of its hidden states to the next stage unless they are split by
+    tokens; else each sends a part."""
     exchanges_in_turn: bool = False
     """True when pipeline neighbours pass gradients up and only then activations down; else both at the same time."""
     reduces_tied_first: bool = False

@@ -556,7 +556,9 @@ class Estimator:
             if index == plan.pp - 1 and not wraps(plan.interleave, plan.schedule):
                 sends.append(Send(seconds=0.0, link="node"))
                 continue
-            size = exposed_bytes(pricer, stage.replicas[0].micro_batch, plan.interleave, plan.schedule)
+            first = stage.replicas[0]
+            size = exposed_bytes(pricer, first.micro_batch, plan.interleave, plan.schedule)
+            size *= whole_copies(pricer.target, first.tp, split=plan.sequence_parallel)
             ends = placement[index], placement[(index + 1) % plan.pp]
             key = size, likeness(*ends)
             if key not in known:
@@ -623,6 +625,11 @@ def exposed_bytes(pricer: Pricer, micro_batch: int, chunks: int, schedule: Sched
     size = boundary_bytes(pricer.model, micro_batch)
     beside = (chunks > 1 or divides(schedule)) and pricer.kernels in pricer.target.overlaps_sends
     return size * (1.0 - pricer.framework.overlap) if beside else size
+
+
+def whole_copies(target: Capabilities, tp: int, *, split: bool) -> int:
+    """How often a replica of ``tp`` devices sends all of its hidden states; ``split``: by tokens over its devices."""
+    return tp if target.sends_whole and not split else 1
 
 
 class Durations(Protocol):

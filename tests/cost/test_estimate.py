@@ -15,6 +15,7 @@ from planner.calibration.values import (
     GpuFamily,
     KernelPoint,
     LayerPoint,
+    Link,
     LinkPoint,
     Residual,
 )
@@ -689,6 +690,26 @@ def test_chunks_send_beside_computation_where_the_kernel_set_does(kernels: str) 
     assert exposed_bytes(pricer, 1, 1) == whole
     hidden = shipped().framework("megatron").overlap if kernels == "megatron" else 0.0
     assert exposed_bytes(pricer, 1, 2) == pytest.approx(whole * (1 - hidden))
+
+
+@pytest.mark.parametrize(("target", "times"), [("torch", 2), ("megatron", 1)])
+def test_every_device_of_torch_sends_what_is_not_split_by_tokens(target: str, times: int) -> None:
+    """With tp 2 twice the bytes; by tokens, and with Megatron, each sends a part."""
+    group = ReplicaGroup(pool="a", gpu="A100", tp=2, count=1, local_batch=64, accumulation_steps=64)
+    own = (replace(group), replace(group, pool="b"))
+    stages = tuple(
+        Stage(first_layer=12 * index, end_layer=12 * index + 12, replicas=(each,))
+        for index, each in enumerate(own)
+    )
+    plan = Plan(target=target, zero=0, stages=stages)
+    spec = cluster(pool("a", per_node=2), pool("b", per_node=2))
+    calibration = Calibration(links={"infiniband": Link(efficiency=1e-3)})
+    estimator = Estimator(spec, gpt(global_batch=64), calibration)
+    whole, parts = (
+        estimator.estimate(replace(plan, sequence_parallel=split)).stages[0].send_seconds
+        for split in (False, True)
+    )
+    assert whole == pytest.approx(times * parts, rel=1e-3)
 
 
 def test_devices_that_a_plan_leaves_idle_cost_nothing() -> None:

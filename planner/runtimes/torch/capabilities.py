@@ -20,6 +20,7 @@ CAPABILITIES = Capabilities(
     batch_with_pipeline="equal",
     dp_per_stage=False,
     interleave=True,
+    sends_whole=True,
     schedules=("1f1b", "zero-bubble", "zb-v", "dualpipe-v"),
     overlaps_sends=("torch", "torch-compiled", "torch-2023"),
     sequence_parallel=True,

@@ -18,11 +18,12 @@ from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.arrays import Numbers
 from planner.cost.communication import ALONE, Ring
-from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait
+from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait, whole_copies
 from planner.cost.schedules import divides, round_trip, wraps
 from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.stage import Pricer
 from planner.cost.stage_price import EachLength
+from planner.dims.tensor import splits_sequence
 from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.plan.placement import ends_fault, joins_ends, nodes_once
@@ -405,6 +406,8 @@ class StageOptions:
         if key not in self._sends:
             micro_batch = self.compositions[first][0].micro_batch
             size = exposed_bytes(self.pricer, micro_batch, self.choice.interleave, self.choice.schedule)
+            tp, target = self.compositions[first][0].tp, self.pricer.target
+            size *= whole_copies(target, tp, split=splits_sequence(target, self.pricer.model, tp))
             groups, others = self.compositions[first], self.compositions[last]
             if self.divided.keys() & {first, last}:
                 self._sends[key] = send_divided(self.estimator, groups, others, size)
