@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,30 +56,56 @@ def _split(module: nn.Module, mesh: DeviceMesh, between: Placement) -> None:
 
 
 def _split_layer(layer: Layer, mesh: DeviceMesh, between: Placement) -> None:
-    """Heads and feed-forward columns are dealt; one sum after attention and one after the feed-forward.
+    there = {
+        name for name, _ in layer.named_children()
+    }  # a layer may be without attention, or without a feed-forward
 
-    Layers work on local tensors, as DTensor takes the host several times as long.
+    def parts(*names: str) -> list[str]:
+        return [name for name in names if name in there]
+
+    divide(
+        layer,
+        mesh,
+        columns=parts("query", "key_value", "up", "gate"),
+        rows=parts("output", "down"),
+        ahead=parts("norm_attention", "norm_mlp"),
+        behind=parts("norm_after_attention", "norm_after_mlp"),
+        of_heads=parts("norm_query", "norm_key"),
+        by_tokens=between.is_shard(),
+    )
+
+
+def divide(
+    layer: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    ahead: Sequence[str],
+    behind: Sequence[str] = (),
+    of_heads: Sequence[str] = (),
+    by_tokens: bool = False,
+) -> None:
+    """Deal a layer's heads and feed-forward ``columns``; one sum behind each product by ``rows``.
+
+    Names of its modules: linear layers, norms ``ahead`` of products, norms ``behind`` the sums, and norms of queries
+    and keys. It takes and gives hidden states [sequence][position][width], of all tokens or ``by_tokens`` of the
+    rank's own. It works on local tensors, as DTensor takes the host several times as long.
     """
-    columns = [getattr(layer, name, None) for name in ("query", "key_value", "up", "gate")]
-    rows = [getattr(layer, name, None) for name in ("output", "down")]
-    # A layer may be without attention, or without a feed-forward.
-    for part, place in (*((each, Shard(0)) for each in columns), *((each, Shard(1)) for each in rows)):
-        if isinstance(part, Adapted):
-            _split_adapted(part, mesh, place)
-        elif part is not None:
-            _deal(part, mesh, place)
-    for part in rows:
-        if part is not None:
-            part.register_forward_hook(partial(_summed, mesh, between))
-    # Norms of queries and keys see the rank's own heads, so their gradients are added up over the ranks.
-    partly = [getattr(layer, name, None) for name in ("norm_query", "norm_key")]
-    if between.is_shard():  # others a rank's own tokens
-        partly += [layer.norm_attention, layer.norm_mlp, layer.norm_after_attention, layer.norm_after_mlp]
-    for norm in partly:
-        if norm is not None:
-            _deal(norm, mesh, Replicate())
-    for norm in (layer.norm_attention, layer.norm_mlp):
-        norm.register_forward_hook(partial(_for_all_products, mesh, between))
+    between = Shard(POSITIONS) if by_tokens else Replicate()
+    for names, place in ((columns, Shard(0)), (rows, Shard(1))):
+        for part in map(layer.get_submodule, names):
+            if isinstance(part, Adapted):
+                _split_adapted(part, mesh, place)
+            else:
+                _deal(part, mesh, place)
+    # Each sees the rank's own heads, or its own tokens, so that gradients are added up over the ranks.
+    for name in (*of_heads, *((*ahead, *behind) if by_tokens else ())):
+        _deal(layer.get_submodule(name), mesh, Replicate())
+    for name in rows:
+        layer.get_submodule(name).register_forward_hook(partial(_summed, mesh, between))
+    for name in ahead:
+        layer.get_submodule(name).register_forward_hook(partial(_for_all_products, mesh, between))
 
 
 def _split_adapted(layer: Adapted, mesh: DeviceMesh, place: Shard) -> None:
@@ -99,7 +126,8 @@ def _deal(module: nn.Module, mesh: DeviceMesh, place: Placement) -> None:
     """
     for name, parameter in module.named_parameters(recurse=False):
         own = Replicate() if parameter.ndim == 1 and place != Shard(0) else place
-        setattr(module, name, nn.Parameter(distribute_tensor(parameter.data, mesh, [own])))
+        dealt = distribute_tensor(parameter.data, mesh, [own])
+        setattr(module, name, nn.Parameter(dealt, requires_grad=parameter.requires_grad))
     adds = place != Shard(1) or mesh.get_local_rank() == 0
     module.register_forward_pre_hook(partial(_on_locals, adds))
     module.register_forward_hook(_on_all, always_call=True)
@@ -172,9 +200,9 @@ def _here(weight: DTensor) -> torch.Tensor:
 def _summed(
     mesh: DeviceMesh, between: Placement, _: nn.Module, inputs: object, outputs: torch.Tensor
 ) -> torch.Tensor:
-    """The sum of all ranks' parts: all of it, or that of this rank's tokens."""
-    one: type[torch.autograd.Function] = _Scattered if between.is_shard() else _Summed
-    summed: torch.Tensor = one.apply(outputs, mesh.get_group())
+    """The sum of all ranks' parts, which has one gradient on all of them; or that of this rank's tokens."""
+    ways = (_scatter, _gather) if between.is_shard() else (_sum, _same)
+    summed: torch.Tensor = _Passed.apply(outputs, mesh.get_group(), *ways)
     return summed
 
 
@@ -182,60 +210,29 @@ def _for_all_products(
     mesh: DeviceMesh, between: Placement, _: nn.Module, inputs: object, outputs: torch.Tensor
 ) -> torch.Tensor:
     """What several products take as one tensor of all ranks, whose gradient is summed once: each would sum its own."""
-    one: type[torch.autograd.Function] = _Gathered if between.is_shard() else _Shared
-    whole: torch.Tensor = one.apply(outputs, mesh.get_group())
+    ways = (_gather, _scatter) if between.is_shard() else (_same, _sum)
+    whole: torch.Tensor = _Passed.apply(outputs, mesh.get_group(), *ways)
     return whole
 
 
-class _Shared(torch.autograd.Function):  # type: ignore[misc]
-    """The same on every rank, each of which has a part of its gradient."""
+Way = Callable[[torch.Tensor, Any], torch.Tensor]
+
+
+class _Passed(torch.autograd.Function):  # type: ignore[misc]
+    """Passes a tensor on within a group in one way, and its gradient in another."""
 
     @staticmethod
-    def forward(context: Any, inputs: torch.Tensor, group: Any) -> torch.Tensor:
-        context.group = group
-        return inputs.view_as(inputs)
+    def forward(context: Any, inputs: torch.Tensor, group: Any, there: Way, back: Way) -> torch.Tensor:
+        context.group, context.back = group, back
+        return there(inputs, group)
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _sum(gradient, context.group), None
+    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return context.back(gradient, context.group), None, None, None
 
 
-class _Summed(torch.autograd.Function):  # type: ignore[misc]
-    """The sum of all ranks' parts, whose gradient is the same for all of them."""
-
-    @staticmethod
-    def forward(context: Any, inputs: torch.Tensor, group: Any) -> torch.Tensor:
-        return _sum(inputs, group)
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradient, None
-
-
-class _Gathered(torch.autograd.Function):  # type: ignore[misc]
-    """The tokens of all ranks, each of which has a part of their gradients."""
-
-    @staticmethod
-    def forward(context: Any, inputs: torch.Tensor, group: Any) -> torch.Tensor:
-        context.group = group
-        return _gather(inputs, group)
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _scatter(gradient, context.group), None
-
-
-class _Scattered(torch.autograd.Function):  # type: ignore[misc]
-    """A rank's own tokens of the sum of all ranks' parts."""
-
-    @staticmethod
-    def forward(context: Any, inputs: torch.Tensor, group: Any) -> torch.Tensor:
-        context.group = group
-        return _scatter(inputs, group)
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _gather(gradient, context.group), None
+def _same(tensor: torch.Tensor, group: Any) -> torch.Tensor:
+    return tensor.view_as(tensor)
 
 
 def _sum(parts: torch.Tensor, group: Any) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """What each of two ranks runs: the tensor parallelism of a folder's README, on a Llama of Hugging Face.
 
-``main`` gets files with the code as the README shows it; each has to give the logits and gradients of one process.
+``main`` gets files with the code as the README shows it; each has to give the loss and gradients of one process, with
+products in fp8 about.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from planner.runtimes.torch import example_tensor
+from planner.training import example_fp8
+from planner.training.example_fp8 import Fp8Linear
+
 LENGTH = 8
 ATOL = 1e-5
+COARSE = 2e-2
+"""Of a loss with products in fp8."""
 
 
 def plain(tensor: Any) -> torch.Tensor:
@@ -38,6 +45,8 @@ def losses(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     """Ends with an error where anything differs."""
     torch.distributed.init_process_group("gloo")
+    # As in a folder, where they stand beside the script.
+    sys.modules |= {"example_tensor": example_tensor, "example_fp8": example_fp8}
     config = LlamaConfig(
         **{"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64},
         **{"num_hidden_layers": 2, "vocab_size": 64},
@@ -47,10 +56,16 @@ def main() -> None:
         alone = LlamaForCausalLM(config)
         model, tokens = copy.deepcopy(alone), torch.randint(0, 64, (2, LENGTH))
         layout = SimpleNamespace(mesh={"tensor": init_device_mesh("cpu", (2,))})
-        exec(compile(Path(path).read_text(), path, "exec"), {"model": model, "layout": layout})
+        text, known = Path(path).read_text(), {"model": model, "layout": layout}
+        exec(compile(text, path, "exec"), known)
+        in_fp8 = "use_fp8" in text
+        assert any(isinstance(part, Fp8Linear) for part in model.modules()) == in_fp8
         with loss_parallel():
             found = losses(model, tokens)
-        torch.testing.assert_close(found, losses(alone, tokens))
+        torch.testing.assert_close(found, losses(alone, tokens), atol=0, rtol=COARSE if in_fp8 else ATOL)
+        if in_fp8:
+            assert all(plain(each.grad).isfinite().all() for each in model.parameters())
+            continue
         wanted = dict(alone.named_parameters())
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(plain(parameter.grad), wanted[name].grad, atol=ATOL, rtol=0)

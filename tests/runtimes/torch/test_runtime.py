@@ -158,17 +158,28 @@ def test_that_own_scripts_are_shown_host_memory_and_unequal_shards() -> None:
     assert 'UnequalShards(plan, "cuda", torch.bfloat16)' in text
 
 
+def shown(section: str) -> str:
+    """The first code of a README's section."""
+    return section.split("```python\n")[1].split("```")[0]
+
+
 @pytest.mark.slow
 def test_own_layers_are_divided_as_shown(tmp_path: Path) -> None:
-    """By what the README has users write, hidden states whole or by tokens: as in one process."""
+    """By what the README has users write, hidden states whole or by tokens, and in fp8: as in one process."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     files = []
-    for by_tokens in (False, True):
+    for by_tokens, precision in ((False, "bf16"), (True, "bf16"), (True, "fp8")):
         chosen = plan("torch", 0, [4], [(group("a", "A100", tp=2, count=2, share=4),)])
-        text = made(replace(chosen, sequence_parallel=by_tokens))["README.md"]
+        text = made(replace(chosen, sequence_parallel=by_tokens), precision=precision)["README.md"]
         section = text.split("## Tensor parallelism")[1].split("\n## ")[0]
         assert ("SequenceParallel" in section) == by_tokens
-        files.append(tmp_path / f"{by_tokens}.py")
-        files[-1].write_text(section.split("```python\n")[1].split("```")[0])
+        code = shown(section)
+        if precision == "fp8":
+            each = "".join(
+                f"    {line}\n" for line in shown(text.split("## Products in fp8")[1]).splitlines()
+            )
+            code += "for layer in model.model.layers:\n" + each
+        files.append(tmp_path / f"{by_tokens}-{precision}.py")
+        files[-1].write_text(code)
     run(2, Path(__file__).with_name("readme_program.py"), *files, log=tmp_path / "log")
