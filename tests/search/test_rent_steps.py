@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import inf
 from types import SimpleNamespace
@@ -16,13 +17,13 @@ from planner.cost.failures import MONTH_SECONDS, Interruptions, goodput
 from planner.files.document import Document
 from planner.files.nodes import parse
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.milp.machines import Machines
+from planner.search.milp.machines import Kinds, Machines
 from planner.search.milp.renting import Machine
 from planner.search.objectives.renting import Rental, RentGoal, RentSearch, Unable
-from planner.search.values import Limits
+from planner.search.values import Limits, Scored
 from tests.report import examples
 from tests.search.test_renting import OFFERS
-from tests.worlds import gpt
+from tests.worlds import gpt, group, plan
 
 near: Any = pytest.approx
 """Inside tuples and lists too."""
@@ -67,6 +68,14 @@ def rental(numbers: Machines, seconds: float, price: float, step: float = 1.0) -
     )
 
 
+def on_pool(name: str, nodes: int, step: float, tp: int = 1) -> Scored:
+    """Data parallelism over all devices of so many machines of an offer."""
+    offer = next(each for each in market().offers if each.name == name)
+    replicas = group(name, str(offer.gpu), tp=tp, count=nodes * offer.count // tp)
+    decided = plan("torch", 1, [24], [(replicas,)])
+    return replace(examples.scored(step_seconds=step), plan=decided)
+
+
 def test_what_is_known_of_offers() -> None:
     """Stops of all devices of a machine and of the offer's own, a second; nothing that cannot train is rented."""
     fast, taken, slow = rent().program.machines
@@ -95,15 +104,13 @@ def test_what_is_known_of_offers() -> None:
 
 
 def test_machines_that_are_searched_first() -> None:
-    """All of a kind, and the largest power of two of them; the cheapest of those that do the same."""
+    """All of a kind, whatever their price, and the largest power of two of them."""
     for goal, expected in (
-        ({}, [(1, 1, 0), (2, 1, 0), (0, 0, 2)]),
-        ({"most": 1}, [(0, 1, 0), (0, 0, 1)]),
+        ({}, [(2, 0), (3, 0), (0, 2)]),
+        ({"most": 1}, [(1, 0), (0, 1)]),
     ):
-        found, asked = rent(**goal), list[Machines]()
-        with patch.object(
-            found, "_search", side_effect=lambda machines, _, asked=asked: asked.append(machines)
-        ):
+        found, asked = rent(**goal), list[Kinds]()
+        with patch.object(found, "_search", side_effect=lambda kinds, _, asked=asked: asked.append(kinds)):
             found._begin()
         assert asked == expected
         found.interrupted = True
@@ -112,18 +119,15 @@ def test_machines_that_are_searched_first() -> None:
         assert not search.called
 
 
-def test_the_cheapest_of_machines_that_do_the_same() -> None:
-    """By the price of an hour of work: what is taken away often may cost more."""
+def test_machines_that_do_the_same() -> None:
+    """Those that none of them beats in price and stops: what is taken away often is cheaper, and stops more."""
     found = rent()
-    work = goodput(30.2 / MONTH_SECONDS, 60.0, 900.0)
-    assert 2.5 / work < 5.0
-    assert found._cheapest_twin((1, 0, 0)) == (0, 1, 0)
-    found.program.goodput = lambda stops: 0.4 if stops > 1 / MONTH_SECONDS else 1.0
-    assert found._cheapest_twin((1, 0, 0)) == (1, 0, 0)
-    found.program.goodput = lambda stops: 0.6 if stops > 1 / MONTH_SECONDS else 1.0
-    assert found._cheapest_twin((1, 0, 0)) == (0, 1, 0)
-    found.program.goodput = lambda stops: 0.0 if stops > 1 / MONTH_SECONDS else 1.0
-    assert found._cheapest_twin((0, 1, 0)) == (1, 0, 0)
+    assert found._twins((1, 0, 0)) == [(0, 1, 0), (1, 0, 0)]
+    assert found._twins((3, 0, 0)) == [(2, 1, 0)]
+    assert found._twins((0, 0, 2)) == [(0, 0, 2)]
+    taken = replace(found.program.machines[1], price=6.0)
+    found.program.machines = (found.program.machines[0], taken, found.program.machines[2])
+    assert found._twins((2, 0, 0)) == [(2, 0, 0)]
 
 
 def test_what_machines_of_a_place_do_together() -> None:
@@ -132,20 +136,14 @@ def test_what_machines_of_a_place_do_together() -> None:
     assert found._efficiency((1, 1, 0)) == 0.5
     tokens = found.model.training.tokens
 
-    def known(machines: Machines, share: float) -> None:
-        seconds = tokens / share / found.program.rate(machines)
-        found.searched[machines] = cast("Any", SimpleNamespace(bound_seconds=seconds))
+    def known(kinds: Kinds, share: float) -> None:
+        seconds = tokens / share / found.program.rate((kinds[0], 0, kinds[1]))
+        found.searched[kinds] = cast("Any", SimpleNamespace(bound_seconds=seconds))
 
-    for machines, share in (
-        ((1, 1, 0), 0.7),
-        ((2, 0, 0), 0.9),
-        ((2, 1, 0), 0.6),
-        ((1, 0, 0), 0.1),
-        ((0, 0, 2), 0.2),
-    ):
-        known(machines, share)
-    found.searched[0, 1, 0] = cast("Any", SimpleNamespace(bound_seconds=0.0))
-    assert found._efficiency((0, 1, 0)) == pytest.approx(0.7)
+    for kinds, share in (((2, 0), 0.7), ((3, 0), 0.6), ((1, 0), 0.1), ((0, 2), 0.2)):
+        known(kinds, share)
+    found.searched[0, 1] = cast("Any", SimpleNamespace(bound_seconds=0.0))
+    assert found._efficiency((0, 1, 0)) == pytest.approx(0.65)
     assert found._efficiency((0, 0, 1)) == pytest.approx(0.2)
 
 
@@ -153,7 +151,7 @@ def test_what_is_kept_of_a_search() -> None:
     """The fastest plan of these machines, with its time and price, stops included."""
     found = rent()
     for step in (30.0, 20.0, 25.0):
-        found._keep((1, 1, 0), examples.scored(step_seconds=step))
+        found._keep((1, 1, 0), on_pool("fast", 2, step))
     (kept,) = found.rentals.values()
     work = goodput(30.4 / MONTH_SECONDS, 60.0, 900.0)
     seconds = 1e9 / (256 * 2048 / 20.0) / work
@@ -163,8 +161,31 @@ def test_what_is_kept_of_a_search() -> None:
     assert [(each.offer, each.machines) for each in kept.machines] == [("fast", 1), ("taken", 1)]
     assert (kept.provider, kept.region) == ("one", "east")
     found.program.goodput = lambda stops: 0.0
-    found._keep((0, 0, 1), examples.scored())
+    found._keep((0, 0, 1), on_pool("slow", 1, 20.0))
     assert len(found.rentals) == 1
+
+
+def test_what_a_plan_leaves_idle_is_not_rented() -> None:
+    """All that do the same as the used ones are kept, each with the time and the price of its own."""
+    found, idle = rent(), on_pool("fast", 2, 20.0)
+    result = cast("Any", SimpleNamespace(best=idle, bound_seconds=1.0, interrupted=False))
+    with (
+        patch("planner.search.objectives.renting.search_further", return_value=(result, True)),
+        patch.object(found, "_scored", side_effect=lambda _, plan: replace(idle, plan=plan)) as scored,
+    ):
+        assert found._search((3, 0), NO_LIMIT)
+    assert [call.args[0] for call in scored.call_args_list] == [(2, 0, 0)]
+    assert set(found.rentals) == {(2, 0, 0), (1, 1, 0)}
+    assert found.rentals[1, 1, 0].price < found.rentals[2, 0, 0].price
+    assert set(found.searched) == {(3, 0)}
+    # The plan of the one that is reported stands on its own machines.
+    own = found._own_plan((1, 1, 0), idle.plan)
+    assert [(group.pool, group.count) for group in own.stages[0].replicas] == [("fast", 2), ("taken", 2)]
+    wide = on_pool("fast", 2, 20.0, tp=4)
+    found.rentals.clear()
+    for machines in ((1, 1, 0), (2, 0, 0)):
+        found._keep(machines, wide)
+    assert set(found.rentals) == {(2, 0, 0)}, "a replica over two machines does not stand on two offers"
 
 
 def test_the_best_of_what_was_found() -> None:
@@ -183,6 +204,13 @@ def test_the_best_of_what_was_found() -> None:
     assert found._best("time", 100.0, 10.0) is rentals[0]
     assert found._best("time", 99.0, 10.0) is found._best("time", 100.0, 9.0) is None
     assert [each.numbers for each in found._beats_all()] == [(1, 0, 0), (2, 0, 0), (0, 0, 2)]
+    # What is hardly faster is no row of its own, unless it is the answer.
+    found.rentals[2, 1, 0] = rental((2, 1, 0), 39.7, 31.0)
+    found.most_seconds, found.goal = 39.8, replace(found.goal, wanted="money")
+    assert [each.numbers for each in found._beats_all()][2:] == [(0, 0, 2), (2, 1, 0)]
+    found.most_seconds = 41.0
+    assert [each.numbers for each in found._beats_all()][2:] == [(0, 0, 2)]
+    found.goal = replace(found.goal, wanted="time")
     assert found._gap(rentals[0], "time", 75.0) == 0.25
     assert found._gap(rentals[0], "money", 12.0) == 0.0
     known = ((None, inf), (None, 1.0), (rentals[4], 39.7), (rentals[4], 30.0))
@@ -226,13 +254,9 @@ def test_when_a_question_is_answered() -> None:
 
 
 def test_what_is_looked_at() -> None:
-    """More machines that should not be better first; what does the same for less where money counts."""
-    for wanted, news, asked in (
-        ("time", True, [(2, 1, 0)]),
-        ("time", False, [(2, 1, 0), (1, 0, 0)]),
-        ("money", True, [(2, 1, 0), (0, 1, 0)]),
-    ):
-        found, searched, limits = rent(), list[Machines](), list[tuple[float, float]]()
+    """More machines that should not be better first; where they are known, the stops of these alone are news."""
+    for wanted, news, asked in (("time", True, [(3, 0)]), ("money", False, [(3, 0), (1, 0)])):
+        found, searched, limits = rent(), list[Kinds](), list[tuple[float, float]]()
 
         def wider(
             _: object,
@@ -245,22 +269,21 @@ def test_what_is_looked_at() -> None:
             limits.append((seconds, money))
             return 2, 1, 0
 
-        def search(
-            machines: Machines, _: Deadline, searched: list[Machines] = searched, news: bool = news
-        ) -> bool:
-            searched.append(machines)
+        def search(kinds: Kinds, _: Deadline, searched: list[Kinds] = searched, news: bool = news) -> bool:
+            searched.append(kinds)
             return news
 
-        twin = (2, 1, 0) if wanted == "time" else (0, 1, 0)
-        with (
-            patch.object(found, "_search", search),
-            patch.object(type(found.program), "wider", wider),
-            patch.object(found, "_cheapest_twin", return_value=twin),
-        ):
+        with patch.object(found, "_search", search), patch.object(type(found.program), "wider", wider):
             assert found._look((1, 0, 0), NO_LIMIT, wanted, 500.0, 60.0, 100.0) == news  # type: ignore[arg-type]
-        assert searched == asked
-        # Only what is better by more than the gap.
-        assert limits == [(99.0, 60.0) if wanted == "time" else (500.0, 60.0)]
+            assert searched == asked
+            # Only what is better by more than the gap.
+            assert limits == [(99.0, 60.0) if wanted == "time" else (500.0, 60.0)]
+            found.searched[1, 0] = cast("Any", SimpleNamespace())
+            assert found._look((0, 1, 0), NO_LIMIT, "time", 500.0, 60.0, 100.0)
+            assert searched == asked
+            assert (0, 1, 0) in found.program.looked
+            assert found._look((0, 1, 0), NO_LIMIT, "time", 500.0, 60.0, 100.0) == news
+            assert searched == [*asked, (1, 0)]
 
 
 def test_the_nearest_where_nothing_keeps_the_limits() -> None:

@@ -19,15 +19,18 @@ from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
 from planner.cost.failures import MONTH_SECONDS, NEVER, Interruptions, goodput
 from planner.dims.trained import lack
+from planner.errors import PlanError
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
-from planner.plan.equal_pools import likeness
+from planner.plan.equal_pools import joined, likeness, on_joined_pools, on_own_pools
 from planner.plan.file import Status
+from planner.plan.placement import place
+from planner.plan.values import Plan
 from planner.ranges import NODES
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
-from planner.search.milp.machines import Machines
+from planner.search.milp.machines import Kinds, Machines
 from planner.search.milp.renting import Machine, Renting, Wanted
 from planner.search.objectives.choose import PART_SECONDS, PART_SLICE, search_further
 from planner.search.space.choices import offers, targets_of
@@ -38,6 +41,9 @@ SHARE = 0.6
 """Part of the time for the question; the rest is for the front."""
 UNKNOWN = 0.5
 """What machines of a place are taken to do together before any were searched, of what each does at best."""
+
+FASTER = 0.01
+"""What is faster by less than this part is no row of the front of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +138,8 @@ class Rent:
     gap: float
     """(value - bound) / value."""
     front: tuple[Rental, ...]
-    """Machines that no others beat in time and money, the cheapest first."""
+    """Machines that no others beat in time and money, the cheapest first; each faster than the one before by 1 % or
+    more, but for the answer."""
     nearest: tuple[Rental, ...]
     """Where nothing keeps the limits: the least money within the deadline, and the least time within the budget."""
     offers: int
@@ -164,11 +171,13 @@ class RentSearch:
         self.table, self.model, self.calibration = table, model, calibration
         self.teams = table.teams()
         self.limits, self.goal = limits, goal
+        self.most_seconds = math.inf if goal.deadline_seconds is None else goal.deadline_seconds
+        self.most_money = math.inf if goal.budget is None else goal.budget
         self.reporter = reporter or Silent()
         self.deadline = deadline or Deadline.after(limits.time_limit_seconds)
         self.unable: list[Unable] = []
         self.rentals: dict[Machines, Rental] = {}
-        self.searched: dict[Machines, SearchResult] = {}
+        self.searched: dict[Kinds, SearchResult] = {}
         self.searches = 0
         self.interrupted = False
         stops = goal.interruptions
@@ -229,8 +238,7 @@ class RentSearch:
     def run(self) -> Rent:
         """The answer, then its front while time is left."""
         start, goal = monotonic(), self.goal
-        most_seconds = math.inf if goal.deadline_seconds is None else goal.deadline_seconds
-        most_money = math.inf if goal.budget is None else goal.budget
+        most_seconds, most_money = self.most_seconds, self.most_money
         nearest: list[Rental] = []
         try:
             self._begin()
@@ -248,7 +256,7 @@ class RentSearch:
         return Rent(
             status=self._status(best, bound),
             wanted=goal.wanted,
-            best=None if best is None else replace(best, gap=self._gap(best, goal.wanted, bound)),
+            best=None if best is None else self._on_own(best, self._gap(best, goal.wanted, bound)),
             bound=None if bound == math.inf else bound,
             gap=1.0 if best is None else self._gap(best, goal.wanted, bound),
             front=front,
@@ -266,16 +274,12 @@ class RentSearch:
         They are searched quickest, and what they reach rules out much.
         """
         deadline, offers = self.deadline.part(SHARE / 2), self.program.machines
-        for alike in self.program.together.kinds:
+        kinds = self.program.together.kinds
+        for kind, alike in enumerate(kinds):
             most = min(sum(offers[index].most for index in alike), self.goal.most or int(NODES.most))
             for number in sorted({most, 2 ** (most.bit_length() - 1)} if most else ()):
-                left, counts = number, [0] * len(offers)
-                for index in alike:
-                    counts[index] = min(left, offers[index].most)
-                    left -= counts[index]
-                best = self._cheapest_twin(tuple(counts))
                 if not self.interrupted and not (deadline.struck and self.searches):
-                    self._search(best, deadline)
+                    self._search(tuple(number * (each == kind) for each in range(len(kinds))), deadline)
 
     def ask(
         self, wanted: Wanted, most_seconds: float, most_money: float, deadline: Deadline
@@ -317,48 +321,56 @@ class RentSearch:
             most_seconds = min(most_seconds, limit)
         else:
             most_money = min(most_money, limit)
-        news = False
-        if machines not in self.searched and min(most_seconds, most_money) < math.inf:
-            wider = self.program.wider(machines, self._efficiency(machines), most_seconds, most_money)
-            news = wider not in self.searched and self._search(wider, deadline)
-            machines = wider if news else machines
-        news = news or self._search(machines, deadline)
-        twin = self._cheapest_twin(machines)
-        if wanted == "money" and twin not in self.searched and not self.interrupted:
-            self._search(twin, deadline)
-        return news
-
-    def _cheapest_twin(self, machines: Machines) -> Machines:
-        """Of all machines that do the same as these, those with the lowest price for an hour of work."""
-
-        def price_of_work(each: Machines) -> float:
-            share = self.program.goodput(self.program.stops(each))
-            return self.program.price(each) / share if share else math.inf
-
-        return min(self.program.twins(machines), key=price_of_work)
+        asked = self.program.together.by_kind(machines)
+        if machines not in self.program.looked:
+            self.program.looked.add(machines)
+            if asked in self.searched:
+                return True
+        if asked not in self.searched and min(most_seconds, most_money) < math.inf:
+            more = self.program.wider(machines, self._efficiency(machines), most_seconds, most_money)
+            wider = self.program.together.by_kind(more)
+            if wider not in self.searched and self._search(wider, deadline):
+                return True
+        return self._search(asked, deadline)
 
     def _efficiency(self, machines: Machines) -> float:
         """What several machines of that place did, at most, of what each does at best."""
-        place = self._place(machines)
-        tokens = self.model.training.tokens
+        tokens, together = self.model.training.tokens, self.program.together
+        team = self._team(together.by_kind(machines))
         known = [
-            tokens / result.bound_seconds / self.program.rate(each)
-            for each, result in self.searched.items()
-            if sum(each) > 1 and 0 < result.bound_seconds < math.inf and self._place(each) == place
+            tokens / result.bound_seconds / self.program.rate(self._alone(kinds))
+            for kinds, result in self.searched.items()
+            if sum(kinds) > 1 and 0 < result.bound_seconds < math.inf and self._team(kinds) == team
         ]
         return median(known) if known else UNKNOWN
 
-    def _place(self, machines: Machines) -> tuple[str, ...]:
-        offers = zip(self.table.offers, machines, strict=True)
-        return next(self.teams[offer.name] for offer, number in offers if number)
+    def _alone(self, kinds: Kinds) -> Machines:
+        """So many machines of the first offer of each kind, whether or not it has as many: what all twins do."""
+        numbers = [0] * len(self.table.offers)
+        for alike, number in zip(self.program.together.kinds, kinds, strict=True):
+            numbers[alike[0]] = number
+        return tuple(numbers)
 
-    def _search(self, machines: Machines, deadline: Deadline) -> bool:
+    def _team(self, kinds: Kinds) -> tuple[str, ...]:
+        """All offers whose machines can work with these."""
+        return next(team for team, number in zip(self._teams(), kinds, strict=True) if number)
+
+    def _teams(self) -> Iterable[tuple[str, ...]]:
+        """By kind."""
+        return (self.teams[self.table.offers[alike[0]].name] for alike in self.program.together.kinds)
+
+    def _named(self, machines: Machines) -> dict[str, int]:
+        """By the name of the offer."""
+        return {
+            offer.name: number for offer, number in zip(self.table.offers, machines, strict=True) if number
+        }
+
+    def _search(self, kinds: Kinds, deadline: Deadline) -> bool:
         """What these machines do together, better known than before; False where nothing more comes of it."""
-        names = [offer.name for offer in self.table.offers]
-        cluster = self._cluster(dict(zip(names, machines, strict=True)))
+        alone = self._alone(kinds)
         further = search_further(
-            self.searched.get(machines),
-            cluster,
+            self.searched.get(kinds),
+            self._cluster(self._named(alone)),
             self.model,
             self.calibration,
             replace(self.limits, gap=self.limits.gap / 2),
@@ -368,31 +380,65 @@ class RentSearch:
             return False
         result, news = further
         self.searches += 1
-        self.searched[machines] = result
+        self.searched[kinds] = result
         self.interrupted = self.interrupted or result.interrupted
-        tokens = self.model.training.tokens
         if result.bound_seconds > 0:
-            self.program.learn(machines, tokens / result.bound_seconds)
+            self.program.together.learn(alone, self.model.training.tokens / result.bound_seconds)
         if result.best is not None:
-            self._keep(machines, result.best)
+            numbers, best = self._used(alone, result.best)
+            for twin in self._twins(numbers):
+                self._keep(twin, best)
         return news
 
+    def _used(self, machines: Machines, scored: Scored) -> tuple[Machines, Scored]:
+        """A plan on these machines, on those of them that it does not leave idle."""
+        nodes: dict[str, set[int]] = {}
+        for slots in place(scored.plan, self._cluster(self._named(machines))):
+            for slot in slots:
+                nodes.setdefault(slot.pool, set()).update(
+                    range(slot.first_node, slot.first_node + slot.nodes)
+                )
+        used = tuple(len(nodes.get(offer.name, ())) for offer in self.table.offers)
+        if used == machines:
+            return machines, scored
+        try:
+            return used, self._scored(used, scored.plan)
+        except PlanError:  # the plan wants its machines where they are
+            return machines, scored
+
+    def _scored(self, machines: Machines, plan: Plan) -> Scored:
+        estimator = Estimator(self._cluster(self._named(machines)), self.model, self.calibration)
+        return Scored(plan=plan, estimate=estimator.estimate(plan))
+
+    def _twins(self, machines: Machines) -> list[Machines]:
+        """Of all machines that do the same as these, those that no others beat in price and stops."""
+        kept: list[Machines] = []
+        price, stops = self.program.price, self.program.stops
+        for each in sorted(self.program.twins(machines), key=lambda each: (price(each), stops(each))):
+            if not kept or stops(each) < stops(kept[-1]):
+                kept.append(each)
+        return kept
+
     def _keep(self, machines: Machines, scored: Scored) -> None:
+        """What these machines take with a plan on as many of the first offer of each kind."""
         known = self.rentals.get(machines)
         if known is not None and known.scored.estimate.step_seconds <= scored.estimate.step_seconds:
             return
         share = self.program.goodput(self.program.stops(machines))
         if not share:
             return
-        offers = [
-            (offer, number) for offer, number in zip(self.table.offers, machines, strict=True) if number
-        ]
+        try:
+            self._own_plan(machines, scored.plan)
+        except PlanError:
+            return
+        named = self._named(machines)
+        first = next(offer for offer in self.table.offers if offer.name in named)
         seconds = self.goal.tokens / scored.estimate.tokens_per_second / share
         hourly = self.program.price(machines)
         self.rentals[machines] = Rental(
-            machines=tuple(Taken(offer=offer.name, machines=number) for offer, number in offers),
-            provider=offers[0][0].provider or "",
-            region=offers[0][0].region or "",
+            machines=tuple(Taken(offer=name, machines=number) for name, number in named.items()),
+            provider=first.provider or "",
+            region=first.region or "",
             seconds=seconds,
             price=hourly * seconds / 3600,
             price_per_hour=hourly,
@@ -401,6 +447,25 @@ class RentSearch:
             numbers=machines,
             scored=scored,
         )
+
+    def _own_plan(self, machines: Machines, plan: Plan) -> Plan:
+        """A plan on as many machines of the first offer of each kind, on these.
+
+        Raises PlanError where a replica that fills several nodes would stand on machines of several offers.
+        """
+        alone = self._alone(self.program.together.by_kind(machines))
+        cluster = self._cluster(self._named(machines))
+        seen = joined(cluster)
+        same = self._cluster(self._named(alone))
+        there = {likeness(pool): pool.hosts for pool in seen.pools}
+        pools = tuple(pool.model_copy(update={"hosts": there[likeness(pool)]}) for pool in same.pools)
+        renamed = on_joined_pools(plan, seen, same.model_copy(update={"pools": pools}))
+        return on_own_pools(renamed, seen, cluster)
+
+    def _on_own(self, rental: Rental, gap: float) -> Rental:
+        """With its plan on its own machines."""
+        plan = self._own_plan(rental.numbers, rental.scored.plan)
+        return replace(rental, gap=gap, scored=self._scored(rental.numbers, plan))
 
     def _best(self, wanted: Wanted, most_seconds: float, most_money: float) -> Rental | None:
         kept = (each for each in self.rentals.values() if each.within(most_seconds, most_money))
@@ -452,9 +517,10 @@ class RentSearch:
                 hopeless.add(machines)
 
     def _beats_all(self) -> list[Rental]:
-        """The cheapest first."""
+        """The cheapest first: the answer, and what is faster than cheaper ones by enough to pay for."""
+        best = self._best(self.goal.wanted, self.most_seconds, self.most_money)
         kept: list[Rental] = []
         for each in sorted(self.rentals.values(), key=lambda each: (each.price, each.seconds)):
-            if not kept or each.seconds < kept[-1].seconds:
+            if not kept or each.seconds < kept[-1].seconds * (1 - FASTER) or each is best:
                 kept.append(each)
         return kept
