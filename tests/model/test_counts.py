@@ -320,6 +320,24 @@ NESTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["llama4", "qwen3_5", "qwen3_5_moe"])
+def test_a_text_decoder_alone_is_read_by_its_class(tmp_path: Path, kind: str) -> None:
+    """Of the configuration of a model that sees: transformers builds its text alone."""
+    config = default(kind)
+    with torch.device("meta"), unfilled():
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    wanted = sum(parameter.numel() for parameter in model.parameters())
+    assert read(tmp_path, config, type(model).__name__) == wanted
+
+
+def test_a_text_decoder_that_attends_to_images_is_not_read_alone(tmp_path: Path) -> None:
+    """Some layers of Mllama do nothing else."""
+    for config in (default("mllama"), default("mllama").text_config):
+        with pytest.raises(SpecError, match="cross_attention_layers: is not read"):
+            read(tmp_path, config, "MllamaForCausalLM")
+
+
 @pytest.mark.parametrize("kind", NESTED)
 def test_what_nobody_says_inside_is_the_default_of_transformers(tmp_path: Path, kind: str) -> None:
     """Of the type that it names."""

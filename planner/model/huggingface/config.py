@@ -102,7 +102,8 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision, bool]:
             what = "missing, expected the configuration of what reads, hears and sees"
             raise SpecError((document.problem((_READS[kind],), what),))
         return _and_speaks(document, reads)
-    whole = _filled(document)
+    said = document.data
+    whole = _alone(_filled(document))
     document = _text_of(whole)
     config = document.data
     try:
@@ -132,7 +133,7 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision, bool]:
         others = shape.get("other_parameters", 0) + padding * shape["hidden"]
         shape |= {"learned_positions": rows - padding, "other_parameters": others}
     drops = any(isinstance(share := config.get(key), int | float) and share > 0 for key in _DROPPED)
-    return shape, longest, _precision_of(whole.data, config), drops
+    return shape, longest, _precision_of(said, whole.data, config), drops
 
 
 def _precision_of(*configs: Config) -> Precision:
@@ -444,6 +445,20 @@ _OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
 """The same where the type of the whole has one of its own."""
 
 
+def _alone(document: Document) -> Document:
+    """The configuration of the text decoder where the architecture is that of the text, whatever may stand beside it.
+
+    Transformers builds such a model of ``text_config`` alone too.
+    """
+    beside, names = BESIDE.get(str(document.data.get("model_type"))), document.data.get("architectures")
+    key = beside.text if isinstance(beside, TowersType) else "text_config"
+    if beside is None or not isinstance(names, list) or not isinstance(document.data.get(key), dict):
+        return document
+    alone = all(str(name).endswith("ForCausalLM") and not str(name).endswith(_SEEING) for name in names)
+    text = _part(document, key)
+    return text if names and alone and text.data.get("model_type") in MODEL_TYPES else document
+
+
 def _text_of(document: Document) -> Document:
     """The text decoder's own configuration, where nothing else stands beside it."""
     config = document.data
@@ -479,7 +494,10 @@ def _text_of(document: Document) -> Document:
     raise SpecError((document.problem((towers[0],), what, hint),))
 
 
-_UNREAD = ("vision_config", "audio_config", "visual", "mm_vision_tower", "pruned_heads")
+_UNREAD = (
+    *("vision_config", "audio_config", "visual", "mm_vision_tower", "pruned_heads"),
+    "cross_attention_layers",
+)
 """Keys of what a type of text alone does not have."""
 _NAMED = ("llava_llama", "llava_mistral", "llava_qwen")
 """Types that name their tower under ``mm_vision_tower``."""
