@@ -161,9 +161,9 @@ def test_replicas_start_alike(tmp_path: Path) -> None:
     write_folder(emit(chosen, HERE, model(8, precision="fp32", optimizer="sgd")), folder)
     program = folder / "train.py"
     text = program.read_text()
-    assert "ModelPart(shape, plan, options.seed" in text
+    assert "parts_of(shape, plan, options.seed" in text
     program.write_text(
-        text.replace("ModelPart(shape, plan, options.seed", "ModelPart(shape, plan, options.seed + plan.rank")
+        text.replace("parts_of(shape, plan, options.seed", "parts_of(shape, plan, options.seed + plan.rank")
     )
     printed = losses(launch(folder, 1, "--steps", "3", "--lr", "0.5", "--seed", str(reference.SEED)))
     write_folder(emit(chosen, HERE, model(8, precision="fp32", optimizer="sgd")), tmp_path / "same")
