@@ -34,14 +34,17 @@ SLOW = GpuSpec(name="T4", memory_gib=16, memory_bandwidth_gBps=0.001, tflops={"b
 def world(
     gpu: GpuSpec | None, link: float, experts: ExpertsSpec | None = None
 ) -> tuple[Plan, ClusterSpec, ModelSpec]:
-    """Three replicas on one node, whose planned memory is more than the planted fault leaves; they divide experts."""
+    """Three replicas on one node, whose planned memory is more than the planted fault leaves; they divide experts.
+
+    Any link has less latency than the one of a node with this device, and more than the one of a real T4.
+    """
     only = pool("a", ("T4",) * 3, 1).model_copy(
-        update={"intra_node": IntraNodeSpec(bandwidth_gBps=link, latency_us=50_000)}
+        update={"intra_node": IntraNodeSpec(bandwidth_gBps=link, latency_us=50_000 if gpu else 1)}
     )
     chosen = plan("torch", 1, [2], [(group("a", "T4", count=3, share=2),)], ep=3 if experts else 1)
     where = cluster(only, gpus=None if gpu is None else {"T4": gpu})
     gated = {"gated_mlp": True, "experts": experts} if experts else {}
-    return chosen, where, model(6, layers=2, vocab=200_000, **gated)
+    return chosen, where, model(6, layers=2, vocab=400_000, **gated)
 
 
 def smoke(folder: Path, **environment: str) -> subprocess.Popen[str]:

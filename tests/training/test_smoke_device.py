@@ -117,6 +117,9 @@ def test_one_slow_device_among_its_like() -> None:
     spec = {**SPEC, "layers": [layer], "ranks": [{**rank, "layer": 0} for rank in SPEC["ranks"]]}
     times = [(0.9, 1.8)] * 3 + [(1.3, 2.4)]
     found = [Findings(rank, layer=times[rank]) for rank in range(4)]
-    assert [row.where for row in layer_rows(spec, found) if row.verdict == FAULT] == ["rank 3: b GPU 1"]
+    assert [row.where for row in layer_rows(spec, found, False) if row.verdict == FAULT] == [
+        "rank 3: b GPU 1"
+    ]
+    assert all(row.verdict != FAULT for row in layer_rows(spec, found, True)), "they share processors"
     found[0] = Findings(0, failed={"layer": "CUDA error: no kernel image"})
-    assert next(layer_rows(spec, found)).fact == "CUDA error: no kernel image"
+    assert next(layer_rows(spec, found, False)).fact == "CUDA error: no kernel image"
