@@ -5,12 +5,12 @@ It proves nothing; it gives the search an early incumbent to cut with.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import combinations, groupby, islice, pairwise, permutations, zip_longest
-from math import floor, inf
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,20 +266,12 @@ class _Layers:
         """The quickest options found."""
         if not self.stages.talks(self.slots) or sum(self.most) < self.total or min(self.most) < self.chunks:
             return None
-        lines = [self._line(stage) for stage in range(len(self.slots))]
-        times = sorted(
-            {
-                base + count * slope
-                for (base, slope), most in {*zip(lines, self.most, strict=True)}
-                for count in range(self.chunks, most + 1)
-            }
-        )
+        busy = [self._busy(stage) for stage in range(len(self.slots))]
+        times = np.unique(np.concatenate(busy)).tolist()
 
         def counts(seconds: float) -> list[int]:
-            return [
-                max(self.chunks, min(most, floor((seconds - base) / slope + 1e-9)))
-                for (base, slope), most in zip(lines, self.most, strict=True)
-            ]
+            limit = seconds * (1 + _ROUNDING)
+            return [max(self.chunks, self.chunks - 1 + bisect_right(each, limit)) for each in busy]
 
         start = bisect_left(times, True, key=lambda seconds: sum(counts(seconds)) >= self.total)
         tried = dict.fromkeys(
@@ -326,17 +318,15 @@ class _Layers:
             end = sooner
         return end
 
-    def _line(self, stage: int) -> tuple[float, float]:
-        """Seconds of a micro-batch on a stage: sends and ends, and each layer."""
-        one, two = (
-            self.stages.option(stage, self.slots[stage], count).busy_seconds
-            for count in (self.chunks, self.chunks + 1)
-        )
+    def _busy(self, stage: int) -> list[float]:
+        """Seconds of a micro-batch on a stage with its sends, from one layer a chunk to as many as fit."""
+        own = self.stages.busy_seconds(stage, self.slots[stage], self.most[stage])
         times = self.stages.pricer.sent_with(stage, 0, len(self.sends), self.chunks, self.schedule)
         sends = self.chunks * (
             times.forward_to_next * self.sends[stage] + times.before * self.sends[stage - 1]
         )
-        return one - self.chunks * (two - one) + sends, two - one
+        busy: list[float] = (np.maximum.accumulate(own) + sends).tolist()
+        return busy
 
     def _trimmed(self, counts: list[int]) -> Iterator[list[int]]:
         """What is too much is taken from the stages at one end or the other, where the end of the step is longest."""

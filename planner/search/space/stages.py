@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -88,6 +88,13 @@ class _Lengths:
         self._weight = seconds.weight.tolist()
         self._tail, self._held = seconds.tail_seconds.tolist(), seconds.held_seconds.tolist()
         self._options: dict[int, Option] = {}
+
+    @cached_property
+    def busy_seconds(self) -> Numbers:
+        """Seconds of one micro-batch, forward and backward, [length]."""
+        each = self.seconds
+        busy: Numbers = each.forward.sum(axis=1) + each.backward.sum(axis=1) + each.weight.sum(axis=1)
+        return busy
 
     def option(self, layers: int) -> Option:
         """That with so many layers."""
@@ -258,6 +265,23 @@ class StageOptions:
         if len(self.recomputes) == 1:
             return self.recomputes[0]
         return self._least_recompute(stage, composition, layers) or self.recomputes[-1]
+
+    def busy_seconds(self, stage: int, composition: int, most: int) -> Numbers:
+        """Those of each option, from one layer a chunk to ``most``, which fit; more layers may be computed again."""
+        lengths = [range(self.choice.interleave, most + 1)]
+        if len(self.recomputes) > 1:
+            ends = [min(most, each) for each in accumulate(self._fitting(stage, composition), max)]
+            lengths = [
+                range(first + 1, end + 1) for first, end in pairwise((self.choice.interleave - 1, *ends))
+            ]
+        parts = [
+            self._priced(stage, composition, recompute).busy_seconds[each.start - self.choice.interleave :][
+                : len(each)
+            ]
+            for recompute, each in zip(self.recomputes, lengths, strict=True)
+            if each
+        ]
+        return np.concatenate(parts)
 
     def _priced(self, stage: int, composition: int, recompute: Recompute) -> _Lengths:
         """Options from one layer a chunk to one layer more than the model has."""
