@@ -36,6 +36,7 @@ RACKS = ("GB200", "GB300")
 XGMI = {
     "MI300X": "xgmi-mi300x",
     "MI325X": "xgmi-mi300x",
+    "MI350X": "xgmi-mi355x",
     "MI355X": "xgmi-mi355x",
     "MI250X-GCD": "xgmi-mi250x",
     "MI250-GCD": "xgmi-mi250x",

@@ -1,0 +1,25 @@
+"""The link that usually connects the devices of a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.catalog.node_links import usual_link
+
+
+@pytest.mark.parametrize(
+    ("gpu", "link"),
+    [
+        ("H100-SXM-80GB", "nvlink4"),
+        ("B300", "nvlink5"),
+        ("MI300X", "xgmi-mi300x"),
+        ("MI350X", "xgmi-mi355x"),
+        ("MI355X", "xgmi-mi355x"),
+        ("T4", "pcie3"),
+        ("L40S", "pcie4"),
+        ("RTX-5090", "pcie5"),
+    ],
+)
+def test_boards_have_their_own_links_and_cards_pcie(gpu: str, link: str) -> None:
+    """NVLink of SXM boards, xGMI of OAM boards, else PCIe of the card's generation."""
+    assert usual_link(gpu) == link
