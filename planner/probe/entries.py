@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from planner import catalog
-from planner.catalog.node_links import NVLINK, XGMI
+from planner.catalog.node_links import XGMI, nvlink_of
 from planner.files.writing import flow
 from planner.probe.devices import SeenGpu, Topo
 from planner.probe.nics import Network, Port, real_interfaces
@@ -166,12 +166,8 @@ def _nvlink(device_types: tuple[DraftType, ...], count: int) -> DraftEntry:
 
 
 def _nvlink_of(device_type: DraftType) -> tuple[catalog.CatalogueLink, int] | None:
-    if device_type.known is None:
-        return None
-    for beginning, (name, most) in NVLINK.items():
-        if device_type.known.name == beginning or device_type.known.name.startswith(f"{beginning}-"):
-            return catalog.link(name), most
-    return None
+    found = device_type.known and nvlink_of(device_type.known.name)
+    return (catalog.link(found[0]), found[1]) if found else None
 
 
 def _pcie(gpus: tuple[SeenGpu, ...], device_types: tuple[DraftType, ...], switched: bool) -> DraftEntry:

@@ -43,6 +43,14 @@ def all_pairs(connection: str, count: int) -> Text:
         ("NVIDIA A100 80GB PCIe", "NV12", 2, "nvlink-bridge-a100"),
         ("NVIDIA GeForce RTX 3090", "NV4", 2, "nvlink-bridge"),
         ("NVIDIA TITAN RTX", "NV2", 2, "nvlink-bridge-turing"),
+        ("Quadro RTX 6000", "NV2", 2, "nvlink-bridge-turing"),
+        ("Quadro RTX 8000", "NV2", 2, "nvlink-bridge-turing"),
+        ("NVIDIA GeForce RTX 2080 Ti", "NV2", 2, "nvlink-bridge-turing"),
+        ("NVIDIA GeForce RTX 2080", "NV1", 2, "nvlink-bridge-tu104"),
+        ("Quadro RTX 5000", "NV1", 2, "nvlink-bridge-tu104"),
+        ("NVIDIA RTX A5000", "NV4", 2, "nvlink-bridge"),
+        ("NVIDIA A30", "NV4", 2, "nvlink-bridge-a30"),
+        ("NVIDIA H200 NVL", "NV6", 4, "nvlink-bridge-h200"),
     ],
 )
 def test_nvlink_by_generation(product: str, connection: str, count: int, link: str) -> None:
