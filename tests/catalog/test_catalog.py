@@ -162,6 +162,11 @@ def test_old_devices_have_no_bf16() -> None:
         ("Quadro RTX 5000", "Quadro-RTX-5000"),
         ("nvidia-h100-mega-80gb", "H100-SXM-80GB"),
         ("B200 180GB", "B200"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+        ("NVIDIA B300 SXM6 PC", "B300"),
+        ("NVIDIA GH200 120GB", "GH200-96GB"),
+        ("GB200 NVL72", "GB200"),
+        ("gb300-nvl72", "GB300"),
     ],
 )
 def test_names_are_forgiving(written: str, name: str) -> None:
