@@ -23,8 +23,8 @@ from planner.errors import UsageError
 from planner.probe.entries import named
 from planner.ranges import MACHINE_PRICE, NODE_DEVICES
 
-NAMES = {"RTXPRO6000": "RTX-PRO-6000", "RTXPRO6000WK": "RTX-PRO-6000"}
-"""Devices whose name there does not begin like ours."""
+NAMES = {"RTXPRO6000": "RTX-PRO-6000-Server", "RTXPRO6000WK": "RTX-PRO-6000"}
+"""Devices whose name there is not ours: clouds have the Server Edition of the RTX PRO 6000."""
 ALIKE = 0.1
 """Memory of a device there may differ so much from that of the driver."""
 SXM_FROM = 8

@@ -167,11 +167,24 @@ def test_old_devices_have_no_bf16() -> None:
         ("NVIDIA GH200 120GB", "GH200-96GB"),
         ("GB200 NVL72", "GB200"),
         ("gb300-nvl72", "GB300"),
+        ("RTX PRO 6000 Blackwell", "RTX-PRO-6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX-PRO-6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX-PRO-6000-Server"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX-PRO-6000-Max-Q"),
     ],
 )
 def test_names_are_forgiving(written: str, name: str) -> None:
     """Case, blanks, dashes, vendor words and a final GB do not count."""
     assert catalog.gpu(written).name == name
+
+
+def test_editions_of_a_card_differ() -> None:
+    """The Server Edition's memory is slower, and Max-Q has half of the power."""
+    editions = [catalog.gpu(f"RTX-PRO-6000{edition}") for edition in ("", "-Server", "-Max-Q")]
+    assert [each.memory_bandwidth_gBps for each in editions] == [1792, 1597, 1792]
+    assert [each.tdp_watts for each in editions] == [600, 600, 300]
+    for each in editions:
+        assert each.tflops["bf16"] == pytest.approx(4 * each.tflops["fp32"], rel=0.001)
 
 
 def test_names_and_aliases_are_unambiguous() -> None:
@@ -268,7 +281,16 @@ def test_facts_cannot_be_changed() -> None:
     [
         ("A100-80GB", {"A100-SXM-80GB", "A100-PCIe-80GB"}),
         ("a100-80g", {"A100-SXM-80GB", "A100-PCIe-80GB"}),
-        ("RTX 6000", {"RTX-6000-Ada", "RTX-PRO-6000", "Quadro-RTX-6000"}),
+        (
+            "RTX 6000",
+            {
+                "RTX-6000-Ada",
+                "RTX-PRO-6000",
+                "RTX-PRO-6000-Max-Q",
+                "RTX-PRO-6000-Server",
+                "Quadro-RTX-6000",
+            },
+        ),
         ("H100", {"H100-SXM-80GB", "H100-PCIe-80GB", "H100-NVL-94GB"}),
         ("V100-SXM2", {"V100-SXM-16GB", "V100-SXM-32GB"}),
         ("-", set()),

@@ -190,6 +190,15 @@ def test_a_device_that_both_know(name: str) -> None:
     assert offer.gpu in gpu_names()
 
 
+@pytest.mark.parametrize(
+    ("written", "gpu"), [("RTXPRO6000", "RTX-PRO-6000-Server"), ("RTXPRO6000WK", "RTX-PRO-6000")]
+)
+def test_a_card_of_a_cloud_is_the_server_edition(written: str, gpu: str) -> None:
+    """Unless it is said to be that for workstations."""
+    row = replace(next(rows()), gpu_name=written, gpu_memory=96.0)
+    assert [offer.gpu for offer in market([row]).offers] == [gpu]
+
+
 @LEFT_OPEN
 def test_gpuhunt_reads_the_same(folder: Path) -> None:
     """Its own classes, from files in its own format."""
