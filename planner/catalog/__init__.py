@@ -35,6 +35,9 @@ _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx
 _WITHOUT_TARGET = {
     "Intel Gaudi": re.compile(r"(intel|habana)*(gaudi|hl[23]\d\d)"),
     "Huawei Ascend": re.compile(r"(huawei)?(ascend|910[a-d])"),
+    "Google TPU": re.compile(r"(google|cloud)*(tpu|v5e$|v5p$|v6e$|trillium|ironwood)"),
+    "AWS Trainium": re.compile(r"(aws|amazon)*(trainium|trn[123]|inferentia)"),
+    "Apple silicon": re.compile(r"apple|mac(studio|mini|book|pro)|m[1-5](pro|max|ultra)?$"),
 }
 
 

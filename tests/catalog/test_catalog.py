@@ -236,6 +236,12 @@ def test_a_card_with_a_longer_name_is_another_card(name: str) -> None:
             for name in ("Gaudi 2", "gaudi3", "Intel Gaudi-3", "HL-225", "Habana Gaudi2")
         ),
         *((name, "Huawei Ascend") for name in ("910B", "Ascend 910B3", "Huawei Ascend 910C", "ascend910b")),
+        *(
+            (name, "Google TPU")
+            for name in ("TPU v4", "tpu-v5e", "Google TPU v5p", "v5p", "Cloud TPU v6e", "Trillium")
+        ),
+        *((name, "AWS Trainium") for name in ("Trainium", "AWS Trainium2", "trn2", "Inferentia2")),
+        *((name, "Apple silicon") for name in ("Apple M2", "M2 Ultra", "m4-max", "Mac Studio")),
     ],
 )
 def test_devices_that_no_target_runs_on(written: str, kind: str) -> None:
@@ -247,7 +253,12 @@ def test_devices_that_no_target_runs_on(written: str, kind: str) -> None:
 
 def test_targets_run_on_the_whole_catalogue() -> None:
     """And on what it lacks nothing is said."""
-    assert not any(map(catalog.without_target, (*catalog.gpu_names(), "", "V200", "RTX-9100")))
+    assert not any(
+        map(
+            catalog.without_target,
+            (*catalog.gpu_names(), "", "V200", "RTX-9100", "M40", "M60", "M4000", "V5000"),
+        )
+    )
 
 
 def test_links() -> None:
