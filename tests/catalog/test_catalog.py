@@ -178,6 +178,14 @@ def test_names_are_forgiving(written: str, name: str) -> None:
     assert catalog.gpu(written).name == name
 
 
+@pytest.mark.parametrize(
+    ("name", "mib"), [("GB300", 284_208), ("B300", 275_040), ("GB200", 189_471), ("B200", 183_359)]
+)
+def test_memory_is_what_the_driver_reports(name: str, mib: int) -> None:
+    """Not what the box says: 288 GB are fewer on a B300 than on a GB300."""
+    assert catalog.gpu(name).memory_gib == pytest.approx(mib / 1024, abs=0.05)
+
+
 def test_editions_of_a_card_differ() -> None:
     """The Server Edition's memory is slower, and Max-Q has half of the power."""
     editions = [catalog.gpu(f"RTX-PRO-6000{edition}") for edition in ("", "-Server", "-Max-Q")]
