@@ -186,6 +186,12 @@ def test_memory_is_what_the_driver_reports(name: str, mib: int) -> None:
     assert catalog.gpu(name).memory_gib == pytest.approx(mib / 1024, abs=0.05)
 
 
+def test_boards_of_blackwell_have_the_power_that_the_driver_allows() -> None:
+    """Watts."""
+    names = ("B200", "GB200", "B300", "GB300")
+    assert [catalog.gpu(name).tdp_watts for name in names] == [1000, 1200, 1100, 1400]
+
+
 def test_editions_of_a_card_differ() -> None:
     """The Server Edition's memory is slower, and Max-Q has half of the power."""
     editions = [catalog.gpu(f"RTX-PRO-6000{edition}") for edition in ("", "-Server", "-Max-Q")]
