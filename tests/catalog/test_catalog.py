@@ -179,7 +179,8 @@ def test_names_are_forgiving(written: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mib"), [("GB300", 284_208), ("B300", 275_040), ("GB200", 189_471), ("B200", 183_359)]
+    ("name", "mib"),
+    [("GB300", 284_208), ("B300", 275_040), ("GB200", 189_471), ("B200", 183_359), ("GH200-144GB", 146_831)],
 )
 def test_memory_is_what_the_driver_reports(name: str, mib: int) -> None:
     """Not what the box says: 288 GB are fewer on a B300 than on a GB300."""
