@@ -44,12 +44,13 @@ RACKS = ("GB200", "GB300")
 XGMI = {
     "MI300X": "xgmi-mi300x",
     "MI325X": "xgmi-mi300x",
+    "MI300A": "xgmi-mi300a",
     "MI350X": "xgmi-mi355x",
     "MI355X": "xgmi-mi355x",
     "MI250X-GCD": "xgmi-mi250x",
     "MI250-GCD": "xgmi-mi250x",
 }
-"""Catalogue name -> link of the catalogue, of AMD's boards."""
+"""Catalogue name -> link of the catalogue, of AMD's boards and sockets."""
 
 
 def nvlink_of(gpu: str) -> tuple[str, int] | None:

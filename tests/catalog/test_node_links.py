@@ -13,6 +13,7 @@ from planner.catalog.node_links import usual_link
         ("H100-SXM-80GB", "nvlink4"),
         ("B300", "nvlink5"),
         ("MI300X", "xgmi-mi300x"),
+        ("MI300A", "xgmi-mi300a"),
         ("MI350X", "xgmi-mi355x"),
         ("MI355X", "xgmi-mi355x"),
         ("T4", "pcie3"),
