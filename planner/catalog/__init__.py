@@ -154,7 +154,7 @@ def driver_names(name: str) -> tuple[str, ...]:
 
 def product_labels(name: str) -> tuple[str, ...]:
     """Values of the node label ``nvidia.com/gpu.product``: the driver's name with dashes for blanks."""
-    vendor = ("NVIDIA ", "Tesla ")
+    vendor = ("NVIDIA ", "Tesla ", "Quadro ")
     return tuple(each.replace(" ", "-") for each in driver_names(name) if each.startswith(vendor))
 
 

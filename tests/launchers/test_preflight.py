@@ -350,6 +350,8 @@ def test_names_of_devices() -> None:
     """What nvidia-smi prints and what the node label holds, for known device types."""
     assert "Tesla T4" in driver_names("T4")
     assert product_labels("A100-SXM-80GB") == ("NVIDIA-A100-SXM4-80GB",)
+    assert product_labels("Quadro-RTX-6000") == ("Quadro-RTX-6000",)
+    assert product_labels("B300")[0] == "NVIDIA-B300-SXM6-AC"
     assert (driver_names("mine"), product_labels("mine")) == ((), ())
 
 
