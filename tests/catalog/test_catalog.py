@@ -195,6 +195,12 @@ def test_memory_is_what_the_driver_reports(name: str, mib: int) -> None:
     assert catalog.gpu(name).memory_gib == pytest.approx(mib / 1024, abs=0.05)
 
 
+def test_multiprocessors_are_those_that_the_driver_counts() -> None:
+    """The chip of the B300 has 160, and none is sold with all of them."""
+    names = ("B200", "GB200", "B300", "GB300")
+    assert [catalog.gpu(name).multiprocessors for name in names] == [148, 152, 148, 152]
+
+
 def test_boards_of_blackwell_have_the_power_that_the_driver_allows() -> None:
     """Watts."""
     names = ("B200", "GB200", "B300", "GB300")
