@@ -41,7 +41,18 @@ REQUIRED = [
     *("RTX-5080", "RTX-5070-Ti", "RTX-4070-Ti", "RTX-3080-Ti", "RTX-3070", "RTX-3060"),
     *("RTX-4070-Ti-SUPER", "MI350X"),
     *("RTX-A4000", "Quadro-RTX-5000", "Titan-V", "V100-PCIe-32GB", "P100-PCIe-16GB", "P40"),
-    *("H200-NVL-141GB", "GH200-144GB", "H20-96GB"),
+    *(
+        "H200-NVL-141GB",
+        "GH200-144GB",
+        "H20-96GB",
+        "H20-141GB",
+        "L20",
+        "RTX-5000-Ada",
+        "RTX-A4500",
+        "RTX-A5500",
+    ),
+    *("RTX-4080-SUPER", "RTX-4070-SUPER", "RTX-4070", "RTX-4060-Ti-16GB", "RTX-3070-Ti", "RTX-3060-Ti"),
+    *("RTX-5070", "RTX-5060-Ti-16GB"),
 ]
 NO_BF16 = (
     "V100-SXM-16GB",
@@ -152,6 +163,13 @@ def test_old_devices_have_no_bf16() -> None:
         ("5080", "RTX-5080"),
         ("RTX5070Ti", "RTX-5070-Ti"),
         ("4070 Ti", "RTX-4070-Ti"),
+        ("4070", "RTX-4070"),
+        ("NVIDIA GeForce RTX 4070 SUPER", "RTX-4070-SUPER"),
+        ("4060 Ti", "RTX-4060-Ti-16GB"),
+        ("rtx 3060 ti", "RTX-3060-Ti"),
+        ("NVIDIA RTX 5000 Ada Generation", "RTX-5000-Ada"),
+        ("H20", "H20-96GB"),
+        ("H20-3e", "H20-141GB"),
         ("GeForce RTX 4070 Ti SUPER", "RTX-4070-Ti-SUPER"),
         ("3080ti", "RTX-3080-Ti"),
         ("3080", "RTX-3080"),
@@ -249,7 +267,7 @@ def test_families() -> None:
     assert families == {"H200-NVL-141GB": "H100", "H100-NVL-94GB": "H100-PCIe", "MI350X": "MI355X"}
 
 
-@pytest.mark.parametrize("name", ["4070", "RTX 5070", "gtx1080", "P4", "A1", "4070 Super", "3060 Ti"])
+@pytest.mark.parametrize("name", ["4060", "RTX 5060", "gtx1080", "P4", "A1", "2080 Super", "3050 Ti"])
 def test_a_card_with_a_longer_name_is_another_card(name: str) -> None:
     """A Ti is not what is sold without it, nor P40 a P4."""
     assert catalog.gpus_like(name) == ()

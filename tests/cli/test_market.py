@@ -31,7 +31,7 @@ m5.large,us-east-1,0.1,2,8,0,,,False,,
 NVIDIA A100-SXM4-80GB,EU 1,2.0,16,117,1,A100,80,False,,nvidia
 NVIDIA A100 80GB PCIe,EU 1,1.6,16,117,1,A100,80,False,,nvidia
 strange,EU 1,1.0,16,117,2,RTX9999,80,False,,nvidia
-plain,EU 1,0.2,16,117,1,RTX4070,12,False,,nvidia
+plain,EU 1,0.2,16,117,1,RTX3050,8,False,,nvidia
 free,EU 1,0,16,117,1,L4,24,False,,nvidia
 """,
 }
@@ -98,7 +98,7 @@ def test_names_prices_and_places() -> None:
         ("EU-1", "NVIDIA-A100-SXM4-80GB"): ("A100-SXM-80GB", 1, None, 1),
         ("EU-1", "NVIDIA-A100-80GB-PCIe"): ("A100-PCIe-80GB", 1, None, 1),
     }
-    assert (found.unknown, found.spot) == ({"RTX9999": 1, "RTX4070": 1}, 1)
+    assert (found.unknown, found.spot) == ({"RTX9999": 1, "RTX3050": 1}, 1)
 
 
 def test_networks_and_spot_machines_as_asked() -> None:
@@ -213,7 +213,7 @@ def test_the_command(hetplan: Command, files: Path, folder: Path) -> None:
     done = hetplan("rent", "model.yaml", "--tokens", "1B", "--provider", "aws", "--gap", "0.1")
     assert done.code == 0
     assert " at aws us-" in done.out.splitlines()[-1]
-    assert "gpuhunt: 2 rows left out, of devices that are not known: RTX4070, RTX9999" in done.err
+    assert "gpuhunt: 2 rows left out, of devices that are not known: RTX3050, RTX9999" in done.err
     assert "gpuhunt: 1 row of spot machines left out: see --interruptions" in done.err
     done = hetplan("rent", "model.yaml", "--tokens", "1B", "--region", "us-east-2")
     assert done.code == 2
