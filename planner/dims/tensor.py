@@ -94,7 +94,7 @@ class TensorParallelism(Dimension):
             if tp > 1 and plan.pp > 1 and not target.tensor_parallel_in_pipeline:
                 what = f"{target.name} divides layers over groups that know no stages, expected 1 in {plan.pp} stages"
                 yield Fault(where, f"{what}, got {tp}")
-            for what in _whole_because(target, model) if tp > 1 else ():
+            for what in undivided_because(target, model) if tp > 1 else ():
                 yield Fault(where, f"{target.name} {what}, expected 1, got {tp}")
             for pairs in () if target.copies_kv_heads else _pairs(model):
                 if pairs % tp:
@@ -163,7 +163,7 @@ def tp_degrees(
         if target.tensor_parallel == "none"
         else max((device_type.per_node for device_type in device_types), default=1)
     )
-    if any(_whole_because(target, model)) or model.training.preference:
+    if any(undivided_because(target, model)) or model.training.preference:
         largest = 1
     if not splits_frozen(target, model):
         largest = 1
@@ -180,7 +180,7 @@ def tp_degrees(
     return allowed(degrees, limit)
 
 
-def _whole_because(target: Capabilities, model: ModelSpec) -> Iterator[str]:
+def undivided_because(target: Capabilities, model: ModelSpec) -> Iterator[str]:
     """What keeps a target from dividing the layers of a model over the devices of a replica, whatever the degree."""
     optimizer = model.training.optimizer
     if optimizer in target.whole_optimizers:

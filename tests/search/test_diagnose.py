@@ -14,6 +14,7 @@ from planner.model.spec import ExpertsSpec, PreferenceSpec
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import _describe, _nearest_miss, diagnose
 from planner.search.values import Limits
+from tests.cases import VIEW
 from tests.quick import every
 from tests.worlds import cluster, gpt, pool, small_problem
 
@@ -78,6 +79,7 @@ def test_replicas_that_no_target_divides() -> None:
     on, one = cluster(pool("a", nodes=2)), gpt()
     experts = one.model_copy(update={"experts": ExpertsSpec(number=32, top_k=2, ffn=512)})
     pairs = one.trained_with(preference=PreferenceSpec())
+    sees = one.model_copy(update={"tower": VIEW})
     for model, limits, cause in (
         (
             one,
@@ -94,6 +96,7 @@ def test_replicas_that_no_target_divides() -> None:
             Limits(tp=(2,)),
             "deepspeed and torch cannot train this model with --tp 2: no tensor parallelism with pairs of answers",
         ),
+        (sees, Limits(tp=(2,)), "torch cannot train this model with --tp 2: torch divides no towers"),
     ):
         assert diagnose(Estimator(on, model), limits, Deadline.after(0.0)).causes == (cause,)
     # Those of other runtimes may fill several nodes.

@@ -26,6 +26,7 @@ from planner.search.heuristics.quick import CheapLook
 from planner.search.incumbent import family_of
 from planner.search.solve import search
 from planner.search.values import Alternative, Limits, Scored, Silent
+from tests.cases import VIEW
 from tests.quick import first
 from tests.report import examples
 from tests.worlds import cluster, gpt, pool
@@ -183,6 +184,17 @@ def test_tensor_parallelism_that_trains_no_experts_is_told_as_such() -> None:
     assert best is not None
     others = beside(best, spec, model, Limits(target="megatron"))
     assert "not with experts" not in {entry.reason for entry in others}
+
+
+def test_tensor_parallelism_that_divides_no_towers_is_told_as_such() -> None:
+    """Not as plans that were looked for and not found."""
+    spec, dense = problem()
+    model = dense.model_copy(update={"tower": VIEW})
+    limits = Limits(target="torch")
+    best = search(spec, model, limits=limits, explain=False).best
+    assert best is not None
+    found = {entry.family: entry.reason for entry in beside(best, spec, model, limits)}
+    assert found["torch: data + tensor"] == found["torch: pipeline + tensor"] == "divides no towers"
 
 
 @pytest.mark.slow

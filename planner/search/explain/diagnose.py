@@ -27,7 +27,7 @@ from planner.plan.checks import model_faults, unwritten
 from planner.plan.values import ON_DEVICE, Plan
 from planner.ranges import BATCH
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.explain.families import undivided
+from planner.search.explain.families import keeps_whole, undivided
 from planner.search.explain.first_found import first_found
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
@@ -154,6 +154,8 @@ def _impossible(estimator: Estimator, limits: Limits) -> Iterator[str]:
     ):
         what = undivided(model, limits)
         reason = f": no tensor parallelism with {what}" if what else ""
+        if what is None and (why := keeps_whole(model, limits)):
+            reason = f": {rows[0].name} {why}"
         yield f"{names} cannot train this model with {_typed(limits, 'tp')}{reason}"
     degrees = product(limits.ep or (), limits.etp or (), limits.tp or ())
     left_over = [ep * etp % tp for ep, etp, tp in degrees if model.experts is not None]

@@ -9,6 +9,7 @@ from math import inf
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
 from planner.dims.context import contexts
+from planner.dims.tensor import undivided_because
 from planner.dims.trained import frozen_text, lack, splits_frozen
 from planner.model.spec import ModelSpec
 from planner.plan.checks import unchosen
@@ -244,6 +245,8 @@ class FamilyPlans:
                 return next(filter(None, (unchosen(row, training) for row in rows)), "trains no such model")
             if whole := undivided(self.estimator.model, self._families[name]):
                 return f"not with {whole}"
+            if why := keeps_whole(self.estimator.model, self._families[name]):
+                return why
             return _lack(self.estimator, self._families[name]) or NOT_FOUND
         own = [each for each in self.estimator.topology.device_types if each.pool == self._pools[name]]
         lacking = [lack(device_type, self.estimator.model.training) for device_type in own]
@@ -270,6 +273,14 @@ def undivided(model: ModelSpec, limits: Limits) -> str | None:
     if tensor and model.experts is not None and all(row.experts != "parallel" for row in targets_of(limits)):
         return "experts"
     return None
+
+
+def keeps_whole(model: ModelSpec, limits: Limits) -> str | None:
+    """Why no target of a search that trains a model divides it, where its limits ask for tensor parallelism."""
+    if limits.tp is None or 1 in limits.tp:
+        return None
+    reasons = [next(undivided_because(row, model), None) for row in targets_of(limits) if offers(row, model)]
+    return reasons[0] if all(reasons) else None
 
 
 def _lack(estimator: Estimator, limits: Limits) -> str | None:
