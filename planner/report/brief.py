@@ -196,8 +196,8 @@ def answer_line(result: SearchResult, model: ModelSpec, cluster: ClusterSpec, li
 
 
 def _claim(result: SearchResult) -> str:
-    best = "" if result.objective == "time" else f" of the {BEST[result.objective]}"
-    best += f" of {count(result.subclusters, 'sub-cluster')}" if result.subclusters is not None else ""
+    part = "" if result.subclusters is None else f" of {count(result.subclusters, 'sub-cluster')}"
+    best = f" of the {BEST[result.objective]}{part}" if part or result.objective != "time" else ""
     if result.hedge is not None:
         return f"robust, at worst {percent(result.hedge.regret)} slower than the best"
     stopped = "stopped early, " if result.interrupted else ""

@@ -76,6 +76,9 @@ def test_the_goal_is_named() -> None:
     result = replace(examples.found(), goal=goal, subclusters=8)
     line = answer_line(result, examples.model(), examples.cluster(), Limits())
     assert line.endswith("of the most energy-efficient of 8 sub-clusters")
+    result = replace(examples.found(), subclusters=8)
+    line = answer_line(result, examples.model(), examples.cluster(), Limits())
+    assert line.endswith("proven within 0.8 % of the fastest of 8 sub-clusters")
 
 
 @pytest.mark.parametrize(
