@@ -8,6 +8,7 @@ from typing import Annotated
 from planner.baselines.registry import baselines
 from planner.calibration.values import Calibration
 from planner.cli.inputs import (
+    as_priced,
     concerning,
     read_calibration,
     read_priced,
@@ -126,17 +127,17 @@ def contenders_of(
     """The first plan file, and all as contenders with what makes each comparison uneven."""
     priced = [(path, *read_priced(path, constants)) for path in paths]
     first = priced[0][1]
-    contenders = []
+    contenders, files = [], []
     for path, saved, scored in priced:
         _require_same_model(path, saved, first)
-        warn_of_other_calibration(path, saved, calibration)
+        files.append(as_priced(path, saved, calibration))
         unlike = uneven(saved.cluster, saved.model, first.cluster, first.model)
         notes = [
             *([unlike] if unlike else []),
             *(f"does not fit: {line}" for line in misfits(scored.estimate)),
         ]
         contenders.append(_contender(str(path), scored, saved.cluster, "; ".join(notes)))
-    return first, contenders
+    return files[0], contenders
 
 
 def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:

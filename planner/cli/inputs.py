@@ -80,7 +80,7 @@ def read_plan(path: Path, calibration: Path | None) -> tuple[Calibration, PlanFi
     """The constants, and the same with them; what is to be doubted of them is said on stderr."""
     constants = read_calibration(calibration)
     saved, scored = read_priced(path, constants)
-    warn_of_other_calibration(path, saved, calibration)
+    saved = as_priced(path, saved, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     return constants, saved, scored
 
@@ -104,17 +104,26 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
         )
 
 
-def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | None) -> None:
-    """Say on stderr when a plan was found with a calibration file and is priced without it."""
-    used = saved.calibration
-    if used is None:
-        return
-    now = used_calibration(calibration)
-    if now is not None and now.digest == used.digest:
-        return
-    without = f"without it: add --calibration {used.name}"
-    instead = f"with another {now.name} ({now.digest})" if now else without
-    warn(f"{path}: found with the calibration {used.name} ({used.digest}), priced here {instead}")
+def as_priced(path: Path, saved: PlanFile, calibration: Path | None) -> PlanFile:
+    """The file without what its search proved and compared where that was with other constants, with a warning.
+
+    It says nothing of the plan as it is priced here.
+    """
+    return replace(saved, summary=None) if warn_of_other_calibration(path, saved, calibration) else saved
+
+
+def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | None) -> bool:
+    """Say on stderr when a plan was found with another calibration file than it is priced with; True where it was."""
+    used, now = saved.calibration, used_calibration(calibration)
+    if (used and used.digest) == (now and now.digest):
+        return False
+    found = f"with the calibration {used.name} ({used.digest})" if used else "without a calibration file"
+    if now is None:
+        priced = f"without it: add --calibration {used.name}" if used else ""
+    else:
+        priced = f"with {'another ' if used else ''}{now.name} ({now.digest})"
+    warn(f"{path}: found {found}, priced here {priced}")
+    return True
 
 
 PRECISIONS = ("bf16", "fp16", "fp32", "tf32", "fp8")

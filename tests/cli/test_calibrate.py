@@ -171,6 +171,26 @@ def test_plans_remember_their_calibration(hetplan: Command, tables: Path) -> Non
     )
 
 
+def test_a_proof_with_other_constants_is_left_out(hetplan: Command, tables: Path) -> None:
+    """It says nothing of the plan as it is priced without them; with them it is told."""
+    options = ("--calibration", "slow.yaml", "--gap", "0.5", "--target", "deepspeed")
+    assert hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml", *options).code == 0
+    for command in ("explain", "show"):
+        assert "best plan of this space" not in " ".join(hetplan(command, "plan.yaml").out.split())
+        told = hetplan(command, "plan.yaml", "--calibration", "slow.yaml").out
+        assert "best plan of this space" in " ".join(told.split())
+    assert hetplan("report", "plan.yaml", "-o", "page.html").code == 0
+    assert "best plan of this space" not in Path("page.html").read_text()
+    document = json.loads(hetplan("explain", "plan.yaml", "--json").out)
+    assert (document["gap"], document["bound_seconds"], document["alternatives"]) == (None, None, [])
+    assert hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml", *options[2:]).code == 0
+    priced = hetplan("explain", "plan.yaml", "--calibration", "slow.yaml")
+    assert priced.err.startswith(
+        "warning: plan.yaml: found without a calibration file, priced here with slow.yaml ("
+    )
+    assert "best plan of this space" not in " ".join(priced.out.split())
+
+
 def test_show_takes_a_calibration_too(hetplan: Command, tables: Path) -> None:
     """As text and as a document; a broken one is refused as a calibration."""
     done = hetplan("show", "slow.yaml")
@@ -294,7 +314,10 @@ def test_a_calibration_of_something_else_is_used_with_a_warning(hetplan: Command
         "was measured on T4, which tiny does not have",
         "was measured over roce, which tiny does not have",
     ]
-    hetplan("search", "cluster.yaml", "model.yaml", "--target", "deepspeed", "-o", "plan.yaml")
+    hetplan(
+        *("search", "cluster.yaml", "model.yaml", "--target", "deepspeed", "-o", "plan.yaml"),
+        *("--calibration", "c.yaml"),
+    )
     for command in (
         ("predict", "cluster.yaml", "model.yaml", "short.yaml"),
         ("search", "cluster.yaml", "model.yaml", "--target", "deepspeed"),
