@@ -130,7 +130,7 @@ def contenders_of(
     contenders, files = [], []
     for path, saved, scored in priced:
         _require_same_model(path, saved, first)
-        files.append(as_priced(path, saved, calibration))
+        files.append(as_priced(path, saved, scored, calibration))
         unlike = uneven(saved.cluster, saved.model, first.cluster, first.model)
         notes = [
             *([unlike] if unlike else []),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import isclose
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,7 @@ from planner.plan.file import (
 )
 from planner.ranges import BATCH, CHANCE
 from planner.report.doubts import doubts
+from planner.report.numbers import duration
 from planner.search.values import Goal, Limits, Scored
 
 
@@ -80,7 +82,7 @@ def read_plan(path: Path, calibration: Path | None) -> tuple[Calibration, PlanFi
     """The constants, and the same with them; what is to be doubted of them is said on stderr."""
     constants = read_calibration(calibration)
     saved, scored = read_priced(path, constants)
-    saved = as_priced(path, saved, calibration)
+    saved = as_priced(path, saved, scored, calibration)
     warn_of_doubts(calibration, constants, saved.cluster, saved.model)
     return constants, saved, scored
 
@@ -104,12 +106,23 @@ def check_same_inputs(path: Path, saved: PlanFile, cluster: Path | None, model: 
         )
 
 
-def as_priced(path: Path, saved: PlanFile, calibration: Path | None) -> PlanFile:
+def as_priced(path: Path, saved: PlanFile, scored: Scored, calibration: Path | None) -> PlanFile:
     """The file without what its search proved and compared where that was with other constants, with a warning.
 
     It says nothing of the plan as it is priced here.
     """
-    return replace(saved, summary=None) if warn_of_other_calibration(path, saved, calibration) else saved
+    if warn_of_other_calibration(path, saved, calibration):
+        return replace(saved, summary=None)
+    then, now = saved.summary, scored.estimate.step_seconds
+    if then is None or isclose(then.step_seconds, now, rel_tol=SAME_STEP):
+        return saved
+    took = f"{duration(then.step_seconds)} a step by the constants it was found with, {duration(now)} by those of here"
+    warn(f"{path}: {took}: search again to know how good it is")
+    return replace(saved, summary=None)
+
+
+SAME_STEP = 1e-3
+"""Relative difference of step times up to which constants are taken for the same."""
 
 
 def warn_of_other_calibration(path: Path, saved: PlanFile, calibration: Path | None) -> bool:

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planner.calibration.file import shipped
 from planner.cli.app import run
+from planner.cli.inputs import read_priced
 from planner.plan.file import PlanFile, Summary, write
 from tests.report import examples
 
@@ -124,14 +126,17 @@ def write_plan(path: Path, first_layers: int = 24, **training: object) -> Path:
     """A plan file of the example."""
     model = examples.model(**training)
     scored = examples.scored(first_layers)
+    bare = PlanFile(plan=scored.plan, cluster=examples.cluster(), model=model)
+    write(bare, path)
+    _, priced = read_priced(path, shipped())
     summary = Summary(
         status="optimal",
-        step_seconds=scored.estimate.step_seconds,
+        step_seconds=priced.estimate.step_seconds,
         bound_seconds=27.0,
         gap=0.008,
         tokens_per_second=scored.estimate.tokens_per_second,
     )
-    write(PlanFile(plan=scored.plan, cluster=examples.cluster(), model=model, summary=summary), path)
+    write(replace(bare, summary=summary), path)
     return path
 
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from planner.calibration.merge import merged
 from planner.calibration.values import ASSUMED, Calibration, Constant, GpuFamily, LayerPoint, LinkPoint
 from planner.cli.inputs import read_calibration
 from planner.files.document import read_document
-from planner.plan.file import UsedCalibration, read
+from planner.plan.file import UsedCalibration, read, write
 from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, Command
 
@@ -189,6 +190,18 @@ def test_a_proof_with_other_constants_is_left_out(hetplan: Command, tables: Path
         "warning: plan.yaml: found without a calibration file, priced here with slow.yaml ("
     )
     assert "best plan of this space" not in " ".join(priced.out.split())
+
+
+def test_a_proof_of_an_older_version_is_left_out(hetplan: Command, tables: Path) -> None:
+    """Whose constants made another step of the same plan."""
+    assert hetplan("search", "cluster.yaml", "model.yaml", "-o", "plan.yaml", "--gap", "0.5").code == 0
+    assert hetplan("explain", "plan.yaml").err == ""
+    saved = read(Path("plan.yaml"))
+    assert saved.summary is not None
+    write(replace(saved, summary=replace(saved.summary, step_seconds=7.5)), Path("plan.yaml"))
+    done = hetplan("explain", "plan.yaml")
+    assert done.err.startswith("warning: plan.yaml: 7.5 s a step by the constants it was found with, ")
+    assert "best plan of this space" not in " ".join(done.out.split())
 
 
 def test_show_takes_a_calibration_too(hetplan: Command, tables: Path) -> None:
