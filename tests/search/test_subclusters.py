@@ -67,6 +67,15 @@ def test_large_clusters_are_offered_in_round_numbers(pools: int) -> None:
         assert {f"p{pools - 1} A100": 512} in found
 
 
+def test_parts_of_nodes_alone_are_offered_beside_whole_pools() -> None:
+    """In round numbers, where there are too many sets of them: one device may be the cheapest."""
+    spec = cluster(*(pool(f"p{index}", nodes=2, per_node=4) for index in range(3)))
+    found = counts(spec, most=32)
+    assert len(found) <= 32
+    assert all({"p1 A100": number} in found for number in (1, 2, 4, 8))
+    assert {"p0 A100": 4, "p2 A100": 8} in found
+
+
 def test_devices_without_the_number_format_are_left_out() -> None:
     """V100 have no bf16."""
     spec = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))

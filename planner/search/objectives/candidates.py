@@ -60,6 +60,7 @@ def sub_cluster_candidates(
     """
     room = _room(cluster, use_at_most)
     ways: list[tuple[Part, ...]] = []
+    level = 0
     for level in range(len(LEVELS)):
         parts = [(NOTHING, *_parts(pool, cluster, model, room[pool.name], level)) for pool in cluster.pools]
         if prod(len(entries) for entries in parts) > 50 * most:
@@ -69,7 +70,9 @@ def sub_cluster_candidates(
             break
     else:
         ways = list(_growing(cluster, model, room))[:most]
-    subs = (sub_cluster(cluster, model, way) for way in dict.fromkeys(ways))
+    if level > ROUND:
+        ways = [*dict.fromkeys((*ways, *_alone(cluster, model, room)))][:most]
+    subs = (sub_cluster(cluster, model, way) for way in ways)
     order = {pool.name: index for index, pool in enumerate(cluster.pools)}
 
     def place(sub: SubCluster) -> tuple[int, list[tuple[int, str, int]]]:
@@ -107,6 +110,9 @@ def _whole(number: int) -> Sequence[int]:
 LEVELS = ((_all, _all), (_round, _all), (_round, _round), (_whole, _round), (_whole, _whole))
 """(devices inside one node, nodes) that are offered, finest first."""
 
+ROUND = 2
+"""The finest level of round numbers alone."""
+
 
 def _parts(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec, room: int, level: int) -> tuple[Part, ...]:
     """Parts of a pool of at most ``room`` devices, the largest always among them."""
@@ -116,6 +122,13 @@ def _parts(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec, room: int, le
         return ()
     largest = max(every, key=lambda part: part.devices)
     return tuple(dict.fromkeys((*_offered(device_types, len(pool.hosts), room, level), largest)))
+
+
+def _alone(cluster: ClusterSpec, model: ModelSpec, room: Mapping[str, int]) -> Iterator[tuple[Part, ...]]:
+    """Round parts of one pool and nothing of the others: the cheapest devices need not be a whole node."""
+    for index, pool in enumerate(cluster.pools):
+        for part in _parts(pool, cluster, model, room[pool.name], ROUND):
+            yield tuple(part if index == other else NOTHING for other in range(len(cluster.pools)))
 
 
 def _device_types(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec) -> tuple[int, ...]:
