@@ -50,6 +50,7 @@ from planner.cli.options import (
 from planner.cli.output import failure_of, require_writable
 from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
 from planner.cli.progress import History, reporter
+from planner.cost.estimate import Estimator
 from planner.dims.sync import model_faults
 from planner.errors import OutputError, UsageError
 from planner.lazy import lazy_module
@@ -71,9 +72,11 @@ from planner.ranges import (
     Range,
 )
 from planner.report.brief import summary_of
+from planner.search.allowed import without_plans
 from planner.search.deadline import Deadline
 from planner.search.milp.export import write_model
 from planner.search.objectives.choose import choose
+from planner.search.ranking import ranked
 from planner.search.space.degrees import degree_faults
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.targets import TARGETS, in_words, target
@@ -424,6 +427,9 @@ def search(
         warn(
             "--allow-backup: no device of the cluster is known to vary, so that none pays: see calibrate sigma"
         )
+    if limits.syncs or limits.grids or limits.quantised or limits.unequal_shards:
+        for key, need in without_plans(limits, Estimator(ranked(cluster_spec), model_spec, constants)):
+            warn(f"{key}: no plan here can use it: {need}")
     request = SearchRequest(
         cluster=cluster_spec,
         model=model_spec,
