@@ -427,7 +427,7 @@ def search(
         warn(
             "--allow-backup: no device of the cluster is known to vary, so that none pays: see calibrate sigma"
         )
-    if limits.syncs or limits.grids or limits.quantised or limits.unequal_shards:
+    if limits.syncs or limits.grids or limits.quantised or limits.unequal_shards or limits.offload:
         for key, need in without_plans(limits, Estimator(ranked(cluster_spec), model_spec, constants)):
             warn(f"{key}: no plan here can use it: {need}")
     request = SearchRequest(

@@ -10,7 +10,7 @@ from planner.capabilities import Capabilities, OffloadPart, OffloadTo, Recompute
 from planner.cluster.spec import SUPERCHIP_GBPS, ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
-from planner.dims.trained import moves_frozen
+from planner.dims.trained import frozen_text, moves_frozen
 from planner.model.spec import ModelSpec
 from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, groups_of, in_words
 
@@ -246,6 +246,29 @@ def offloads(
                 whole = Offload(optimizer=states, parameters=weights, activations=kept)
                 choices += _shared(whole, zero, target, model, device_types)
     return tuple(offload for offload in dict.fromkeys(choices) if allows(limit, offload))
+
+
+def moves_nothing(
+    limit: Sequence[OffloadPart], target: Capabilities, model: ModelSpec, device_types: Sequence[DeviceType]
+) -> str:
+    """Why a target keeps nothing of a model off these devices, whatever the plan; empty where it may."""
+    able = target.offloading
+    if not (able.optimizer_zero or able.activations):
+        return f"hetplan knows no offload of {target.name}"
+    if unknown := [each.pool for each in device_types if each.host.bytes_per_second is None]:
+        return f"host.link_gBps of {in_words(list(dict.fromkeys(unknown)))} is not given"
+    if not moves_frozen(target, model):
+        return f"{target.name} keeps {frozen_text(model)} on the devices"
+    if model.training.preference is not None:
+        return f"{target.name} keeps what is trained on pairs of answers on the devices"
+    asked = {*limit}
+    if asked <= {*OPTIMIZER_PARTS} and (fault := next(_updates(target, model), None)):
+        return fault.what
+    if able.together and not asked & {"parameters", "activations"}:
+        return f"{target.name} offloads parameters and optimizer states together"
+    if asked == {"activations"} and model.frozen:
+        return f"{target.name} keeps activations of {frozen_text(model)} on the devices"
+    return ""
 
 
 def _shared(

@@ -1,14 +1,15 @@
-"""What a user allows beyond the usual space, and which of it brings no plan on this cluster."""
+"""What a user allows beyond the usual space, and which of it no plan on a cluster can use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from planner.cost.estimate import Estimator
+from planner.dims.offloading import are_superchips, has_nvme
 from planner.search.data_parallel import DataParallel, choices
 from planner.search.grids import grid_choices
 from planner.search.islands import island_choices
-from planner.search.space.choices import targets_of
+from planner.search.space.choices import targets_of, usable_device_types
 from planner.search.values import Limits
 
 ISLANDS_NEED = "islands need pools that a slow network joins, and replicas of one device"
@@ -35,3 +36,8 @@ def without_plans(limits: Limits, estimator: Estimator) -> Iterator[tuple[str, s
         yield "--allow-quantised-zero", QUANTISED_NEED
     if limits.unequal_shards and not any(choice.shards for choice in shared()):
         yield "--allow-unequal-shards", UNEQUAL_NEED
+    device_types = usable_device_types(estimator.topology, estimator.model)
+    if "nvme" in (limits.offload or ()) and not has_nvme(device_types):
+        yield "--offload nvme", "every pool needs host.nvme_gBps"
+    if "super" in (limits.offload or ()) and not are_superchips(device_types):
+        yield "--offload super", "all devices need to be superchips"

@@ -134,11 +134,11 @@ pools: [{name: a, gpu: A100-SXM-40GB, nodes: 1, gpus_per_node: 3, intra_node: nv
 def test_what_is_allowed_in_vain_is_told(hetplan: Command, memories: Path) -> None:
     """One node has no islands, three devices are no grid and like memories no unequal shards; others say nothing."""
     (memories / "one.yaml").write_text(ONE_NODE)
-    vain = ("--allow-local-sgd", "8"), ("--allow-tensor-grids",), ("--allow-unequal-shards",)
-    for allowed in (*vain, ("--allow-quantised-zero",)):
-        found = hetplan("search", "one.yaml", "model.yaml", *allowed)
+    vain = ("--allow-local-sgd 8", "--allow-tensor-grids", "--allow-unequal-shards", "--offload nvme")
+    for allowed in (*vain, "--allow-quantised-zero", "--offload optimizer"):
+        found = hetplan("search", "one.yaml", "model.yaml", *allowed.split())
         assert found.code == 0
-        assert (f"{allowed[0]}: no plan here can use it: " in found.err) == (allowed in vain)
+        assert (f"{allowed.removesuffix(' 8')}: no plan here can use it: " in found.err) == (allowed in vain)
     zero = hetplan("search", "one.yaml", "model.yaml", "--allow-quantised-zero", "--zero", "1")
     assert "--allow-quantised-zero: no plan here can use it: ZeRO++ needs ZeRO 3" in zero.err
     found = hetplan("search", "cluster.yaml", "large.yaml", *ALONE, "--allow-unequal-shards")

@@ -10,7 +10,7 @@ from planner.capabilities import OFFLOAD_PARTS, OffloadPart
 from planner.catalog import gpu_spec
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
-from planner.model.spec import ExpertsSpec, PreferenceSpec
+from planner.model.spec import ExpertsSpec, LoraSpec, PreferenceSpec
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import _describe, _nearest_miss, diagnose
 from planner.search.values import Limits
@@ -102,6 +102,31 @@ def test_replicas_that_no_target_divides() -> None:
     # Those of other runtimes may fill several nodes.
     causes = diagnose(Estimator(on, one), Limits(tp=(16,)), Deadline.after(0.0)).causes
     assert not any("wider than a node" in cause for cause in causes)
+
+
+def test_offload_that_no_target_has() -> None:
+    """The limit is the cause, with what each target keeps where."""
+    on = cluster(pool("a"), gpus={"A100": gpu_spec("A100-SXM-40GB")})
+    adapted = gpt().trained_with(lora=LoraSpec(rank=8, base="nf4"))
+    keeps = "adapters on four bits on the devices"
+    for model, part, target, why in (
+        (gpt(), "optimizer", "flagscale", "hetplan knows no offload of flagscale"),
+        (gpt(), "optimizer", "torch", "torch offloads parameters and optimizer states together"),
+        (
+            gpt(optimizer="lion"),
+            "optimizer",
+            "deepspeed",
+            "deepspeed updates with adamw or sgd on hosts, expected none",
+        ),
+        (adapted, "optimizer", "deepspeed", f"deepspeed keeps {keeps}"),
+        (adapted, "activations", "torch", f"torch keeps activations of {keeps}"),
+    ):
+        limits = Limits(offload=(part,), target=target)  # type: ignore[arg-type]
+        (cause,) = diagnose(Estimator(on, model), limits, Deadline.after(0.0)).causes
+        assert cause.startswith(f"--offload {part} leaves no plan: {why}")
+    unknown = cluster(pool("a"))
+    (cause,) = diagnose(Estimator(unknown, gpt()), Limits(offload=("optimizer",), target="deepspeed")).causes
+    assert cause == "--offload optimizer leaves no plan: host.link_gBps of a is not given"
 
 
 def test_deeper_pipelines_than_layers_and_than_are_searched() -> None:

@@ -17,7 +17,7 @@ from planner.cost.compute import ELEMENT_BYTES
 from planner.cost.estimate import Estimator
 from planner.cost.memory import kept_free, optimizer_bytes, quantised_experts_of, quantised_of
 from planner.dims.context import LEAST_TOKENS
-from planner.dims.offloading import allows, offload_text, offloads
+from planner.dims.offloading import allows, moves_nothing, offload_text, offloads
 from planner.dims.recompute import recompute_text
 from planner.dims.sharding import master_weights_of, zeros
 from planner.dims.tensor import splits, tp_degrees
@@ -147,6 +147,7 @@ def _impossible(estimator: Estimator, limits: Limits) -> Iterator[str]:
         yield f"{_typed(limits, 'tp')} is wider than a node: replicas of at most {widest} devices are searched"
     elif (
         limits.tp
+        and min(limits.tp) <= devices
         and not limits.grids
         and not over_nodes
         and any(splits(model, tp) for tp in limits.tp)
@@ -166,6 +167,10 @@ def _impossible(estimator: Estimator, limits: Limits) -> Iterator[str]:
         yield f"{names} cannot train this model with {_typed(limits, 'zero')}"
     if limits.recompute and not any(recomputes_of(row, limits, model, device_types) for row in rows):
         yield f"{names} cannot train this model with {_typed(limits, 'recompute')}"
+    if limits.offload and "none" not in limits.offload:
+        reasons = [moves_nothing(limits.offload, row, model, device_types) for row in rows]
+        if all(reasons):
+            yield f"{_typed(limits, 'offload')} leaves no plan: {'; '.join(dict.fromkeys(reasons))}"
 
 
 def _too_many_devices(limits: Limits, devices: int) -> Iterator[str]:
@@ -197,12 +202,6 @@ def _causes(estimator: Estimator, limits: Limits) -> Iterator[str]:
     model, precision = estimator.model, estimator.model.training.precision
     device_types = usable_device_types(estimator.topology, model)
     rows = targets_of(limits)
-    if (
-        limits.offload
-        and "none" not in limits.offload
-        and not any(row.offloading != NO_OFFLOAD for row in rows)
-    ):
-        yield f"hetplan knows no offload of {' or '.join(row.name for row in rows)}"
     training = model.training
     kept = min(optimizer_bytes(training, master_weights_of(row, training)) for row in rows)
     each = 2 * ELEMENT_BYTES[precision] + kept
