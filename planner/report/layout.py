@@ -191,7 +191,7 @@ def table(
 
 @record(frozen=True, slots=True, kw_only=True)
 class FittedTable:
-    """A table that fits the width it is given as far as its numbers allow."""
+    """A table that fits the width it is given: what its numbers leave no room for stands below, as its own table."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -200,7 +200,39 @@ class FittedTable:
     ruled: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        """The table with a width for every column."""
+        """The table with a width for every column; several, each with the first column, where one is too wide."""
+        for number, part in enumerate(self._parts(options.max_width)):
+            if number:
+                yield Table.grid()
+            yield part._drawn(options)
+
+    def _parts(self, room: int) -> Iterator[FittedTable]:
+        """The table, or as few as keep all numbers whole."""
+        least = self._least()
+        if self._total(least) <= room or len(least) < 3:
+            yield self
+            return
+        first = min(self._natural()[0], room // 3)
+        chosen = [0]
+        for index in range(1, len(least)):
+            if (
+                len(chosen) > 1
+                and self._total([first, *(least[each] for each in (*chosen[1:], index))]) > room
+            ):
+                yield self._of(chosen)
+                chosen = [0]
+            chosen.append(index)
+        yield self._of(chosen)
+
+    def _of(self, chosen: Sequence[int]) -> FittedTable:
+        """These columns alone."""
+        columns = tuple(self.columns[index] for index in chosen)
+        return replace(
+            self, columns=columns, rows=tuple(tuple(row[index] for index in chosen) for row in self.rows)
+        )
+
+    def _drawn(self, options: ConsoleOptions) -> Table:
+        """With a width for every column."""
         line, style = (box.SIMPLE_HEAD, "") if self.ruled else (None, "dim")
         padding = (0, self.gap - 1 if self.ruled else self.gap, 0, 0)  # a rule has a cell between columns
         drawn = Table(box=line, show_edge=False, pad_edge=False, padding=padding, header_style=style)
@@ -210,11 +242,13 @@ class FittedTable:
         for index, row in enumerate(self.rows):
             cells = (_cell(text, column) for text, column in zip(row, self.columns, strict=True))
             drawn.add_row(*cells, style="bold green" if index in self.strong else "")
-        yield drawn
+        return drawn
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """From the narrowest that keeps the numbers whole to the widest that wraps nothing."""
-        return Measurement(self._total(self._least()), self._total(self._natural()))
+        """From the narrowest that keeps each number whole to the widest that wraps nothing."""
+        least = self._least()
+        parts = least if len(least) < 3 else (least[0], max(least[1:]))
+        return Measurement(self._total(parts), self._total(self._natural()))
 
     def widths(self, room: int) -> list[int]:
         """Cells of every column: the widest columns of words give way until the table fits."""

@@ -44,6 +44,18 @@ def test_a_table_fits_whenever_its_numbers_allow(reasons: list[list[str]], width
     assert "12345678" in shown
 
 
+@given(values=st.lists(st.integers(10**6, 10**9), min_size=2, max_size=12), width=st.integers(40, 130))
+def test_what_there_is_no_room_for_stands_below(values: list[int], width: int) -> None:
+    """Each part has the first column; all numbers are there in their order, and no line is too long."""
+    columns = [words("plan"), *(number(f"n{index}") for index in range(len(values)))]
+    shown = drawn(table(columns, [["equal batches", *map(str, values)]]), width).splitlines()
+    assert max(map(len, shown)) <= width
+    assert [int(word) for line in shown for word in line.split() if word.isdigit()] == values
+    assert sum(line.startswith("plan ") for line in shown) == sum("equal" in line for line in shown)
+    fits = len("equal batches") + sum(2 + len(str(value)) for value in values) <= width
+    assert not fits or len(shown) == 3
+
+
 @given(text=WORDS, width=st.integers(20, 100))
 def test_a_paragraph_keeps_all_words(text: list[str], width: int) -> None:
     """Wrapping loses nothing and fits the width."""
