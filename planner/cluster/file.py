@@ -31,7 +31,7 @@ from planner.files.messages import MOST_MESSAGES, nearest, shown
 from planner.files.short_lists import MOST_HOSTS, expand_hosts, numbered_hosts, split_times
 from planner.ranges import DEVICES, NODE_DEVICES, NODES
 
-_INLINE = "or write its numbers: {memory_gib: 24, memory_bandwidth_gBps: 600, tflops: {fp16: 100}}"
+_INLINE = "write its numbers: {memory_gib: 24, memory_bandwidth_gBps: 600, tflops: {fp16: 100}}"
 
 
 def unknown_gpus(document: Document) -> Iterator[Problem]:
@@ -62,7 +62,11 @@ def _gpu(document: Document, path: KeyPath, name: str, own: list[str]) -> Iterat
         if kind:
             what += f": no target runs on {kind}"
         near = "write one of them" if len(family) > 1 else None if kind else _near_gpus(name, own)
-        yield document.problem(path, what, f"{near}, {_INLINE}" if near else _INLINE.removeprefix("or "))
+        if near:
+            hint = f"{near}, or {_INLINE}"
+        else:
+            hint = f"to compare plans alone, {_INLINE}" if kind else f"hetplan gpus lists all; or {_INLINE}"
+        yield document.problem(path, what, hint)
 
 
 def one_library(document: Document) -> Iterator[Problem]:

@@ -113,7 +113,16 @@ def test_a_pool_name_used_twice(tmp_path: Path) -> None:
     [
         ("A100", '"A100" may be any of: A100-SXM-80GB, A100-SXM-40GB, A100-PCIe-80GB', "write one of them"),
         ("H100-SXM-81GB", 'no GPU is known as "H100-SXM-81GB"', "did you mean H100-SXM-80GB"),
-        ("Trainium2", 'no GPU is known as "Trainium2"', "write its numbers: {memory_gib: 24"),
+        (
+            "Trainium2",
+            'no GPU is known as "Trainium2": no target runs on AWS Trainium',
+            "to compare plans alone, write",
+        ),
+        (
+            "DGX Spark",
+            'no GPU is known as "DGX Spark"',
+            "hetplan gpus lists all; or write its numbers: {memory_gib: 24",
+        ),
         (
             "Gaudi2",
             'no GPU is known as "Gaudi2": no target runs on Intel Gaudi',
