@@ -52,7 +52,7 @@ REQUIRED = [
         "RTX-A5500",
     ),
     *("RTX-4080-SUPER", "RTX-4070-SUPER", "RTX-4070", "RTX-4060-Ti-16GB", "RTX-3070-Ti", "RTX-3060-Ti"),
-    *("RTX-5070", "RTX-5060-Ti-16GB"),
+    *("RTX-5070", "RTX-5060-Ti-16GB", "A800-PCIe-80GB", "H800-PCIe-80GB"),
 ]
 NO_BF16 = (
     "V100-SXM-16GB",
