@@ -17,9 +17,11 @@ from planner.cost.estimate import Estimator
 from planner.plan.values import Context
 from planner.search.pipeline import score
 from planner.search.space.choices import (
+    Choice,
     Family,
     compositions,
     depths,
+    families,
     leaves_over,
     most_types,
     usable_device_types,
@@ -27,6 +29,7 @@ from planner.search.space.choices import (
 from planner.search.space.rings import _better
 from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits
+from planner.targets import TARGETS
 from tests.search.test_greedy import TWO, cuts, options
 from tests.worlds import cluster, gpt, pool
 
@@ -186,6 +189,25 @@ def test_the_least_recomputation_that_fits() -> None:
         assert StageOptions.most_layers(own, 0, 0) == expected
     stages.recomputes = ("full",)
     assert StageOptions._recompute(own, 0, 0, 3) == "full"
+
+
+def test_the_seconds_of_each_number_of_layers() -> None:
+    """Those of the options, of which the longer ones compute again what the shorter ones keep."""
+    estimator = Estimator(cluster(pool("a", per_node=2)), gpt(24, 4096, 32, global_batch=64))
+    limits, seen = Limits(tp=(1,)), set[str]()
+    every = families(TARGETS["deepspeed"], limits, estimator.model, estimator.topology.device_types)
+    for each in [item for item in every if item.dp == 1][:6]:
+        stages = StageOptions(Choice(family=each, depth=2, interleave=1), estimator, limits)
+        for stage in range(2):
+            most = stages.most_layers(stage, 0)
+            if most < 1:
+                continue
+            found = [stages.option(stage, 0, layers) for layers in range(1, most + 1)]
+            seen |= {option.recompute for option in found}
+            assert stages.busy_seconds(stage, 0, most).tolist() == pytest.approx(
+                [one.busy_seconds for one in found]
+            )
+    assert len(seen) > 1
 
 
 def family(**changes: Any) -> Family:
