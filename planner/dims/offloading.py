@@ -226,8 +226,7 @@ def offloads(
     places: tuple[OffloadTo, ...] = ("none", "cpu")
     if limit is not None and "nvme" in limit and zero in able.nvme_zero and has_nvme(device_types):
         places = ("none", "cpu", "nvme")
-    known = all(device_type.host.bytes_per_second is not None for device_type in device_types)
-    known &= moves_frozen(target, model) and model.training.preference is None
+    known = not _stays(target, model, device_types)
     updated = known and zero in able.optimizer_zero and not any(_updates(target, model))
     updated &= not _scaled_anew(target, recompute, model)
     choices = [ON_DEVICE]
@@ -255,12 +254,8 @@ def moves_nothing(
     able = target.offloading
     if not (able.optimizer_zero or able.activations):
         return f"hetplan knows no offload of {target.name}"
-    if unknown := [each.pool for each in device_types if each.host.bytes_per_second is None]:
-        return f"host.link_gBps of {in_words(list(dict.fromkeys(unknown)))} is not given"
-    if not moves_frozen(target, model):
-        return f"{target.name} keeps {frozen_text(model)} on the devices"
-    if model.training.preference is not None:
-        return f"{target.name} keeps what is trained on pairs of answers on the devices"
+    if what := _stays(target, model, device_types):
+        return what
     asked = {*limit}
     if asked <= {*OPTIMIZER_PARTS} and (fault := next(_updates(target, model), None)):
         return fault.what
@@ -268,6 +263,17 @@ def moves_nothing(
         return f"{target.name} offloads parameters and optimizer states together"
     if asked == {"activations"} and model.frozen:
         return f"{target.name} keeps activations of {frozen_text(model)} on the devices"
+    return ""
+
+
+def _stays(target: Capabilities, model: ModelSpec, device_types: Sequence[DeviceType]) -> str:
+    """Why all of a model stays on these devices, whatever is asked for; empty where it need not."""
+    if unknown := [each.pool for each in device_types if each.host.bytes_per_second is None]:
+        return f"host.link_gBps of {in_words(list(dict.fromkeys(unknown)))} is not given"
+    if not moves_frozen(target, model):
+        return f"{target.name} keeps {frozen_text(model)} on the devices"
+    if model.training.preference is not None:
+        return f"{target.name} keeps what is trained on pairs of answers on the devices"
     return ""
 
 

@@ -199,11 +199,11 @@ class FittedTable:
     gap: int
     ruled: bool
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """The table with a width for every column; several, each with the first column, where one is too wide."""
         for number, part in enumerate(self._parts(options.max_width)):
             if number:
-                yield Table.grid()
+                yield Text()
             yield part._drawn(options)
 
     def _parts(self, room: int) -> Iterator[FittedTable]:

@@ -14,7 +14,7 @@ from planner.search.values import Limits
 
 ISLANDS_NEED = "islands need pools that a slow network joins, and replicas of one device"
 GRIDS_NEED = "a grid needs as many devices of one type as divide the model, in one pipeline stage"
-QUANTISED_NEED = "ZeRO++ needs ZeRO 3 of a whole model with deepspeed"
+QUANTISED_NEED = "ZeRO++ needs ZeRO 3 of a whole model in bf16 or fp16"
 UNEQUAL_NEED = "unequal shards need device types with unlike memories, and replicas of one device"
 
 

@@ -92,7 +92,6 @@ def divide(
     and keys. It takes and gives hidden states [sequence][position][width], of all tokens or ``by_tokens`` of the
     rank's own. It works on local tensors, as DTensor takes the host several times as long.
     """
-    between = Shard(POSITIONS) if by_tokens else Replicate()
     for names, place in ((columns, Shard(0)), (rows, Shard(1))):
         for part in map(layer.get_submodule, names):
             if isinstance(part, Adapted):
@@ -102,10 +101,13 @@ def divide(
     # Each sees the rank's own heads, or its own tokens, so that gradients are added up over the ranks.
     for name in (*of_heads, *((*ahead, *behind) if by_tokens else ())):
         _deal(layer.get_submodule(name), mesh, Replicate())
+    # The sum of all ranks' parts has one gradient on all of them, or that of this rank's tokens. What several products
+    # take as one tensor of all ranks goes the other way: its gradient is summed once, where each would sum its own.
+    ways = (_scatter, _gather) if by_tokens else (_sum, _same)
     for name in rows:
-        layer.get_submodule(name).register_forward_hook(partial(_summed, mesh, between))
+        layer.get_submodule(name).register_forward_hook(partial(_passes, mesh, ways))
     for name in ahead:
-        layer.get_submodule(name).register_forward_hook(partial(_for_all_products, mesh, between))
+        layer.get_submodule(name).register_forward_hook(partial(_passes, mesh, ways[::-1]))
 
 
 def _split_adapted(layer: Adapted, mesh: DeviceMesh, place: Shard) -> None:
@@ -197,22 +199,12 @@ def _here(weight: DTensor) -> torch.Tensor:
     return local
 
 
-def _summed(
-    mesh: DeviceMesh, between: Placement, _: nn.Module, inputs: object, outputs: torch.Tensor
+def _passes(
+    mesh: DeviceMesh, ways: tuple[Way, Way], _: nn.Module, inputs: object, outputs: torch.Tensor
 ) -> torch.Tensor:
-    """The sum of all ranks' parts, which has one gradient on all of them; or that of this rank's tokens."""
-    ways = (_scatter, _gather) if between.is_shard() else (_sum, _same)
-    summed: torch.Tensor = _Passed.apply(outputs, mesh.get_group(), *ways)
-    return summed
-
-
-def _for_all_products(
-    mesh: DeviceMesh, between: Placement, _: nn.Module, inputs: object, outputs: torch.Tensor
-) -> torch.Tensor:
-    """What several products take as one tensor of all ranks, whose gradient is summed once: each would sum its own."""
-    ways = (_gather, _scatter) if between.is_shard() else (_same, _sum)
-    whole: torch.Tensor = _Passed.apply(outputs, mesh.get_group(), *ways)
-    return whole
+    """What a module makes, passed on within a group in the first way, and its gradient in the second."""
+    passed: torch.Tensor = _Passed.apply(outputs, mesh.get_group(), *ways)
+    return passed
 
 
 Way = Callable[[torch.Tensor, Any], torch.Tensor]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import islice, product
 from math import prod
 
 from planner.catalog import IntraNodeSpec
@@ -60,7 +60,6 @@ def sub_cluster_candidates(
     """
     room = _room(cluster, use_at_most)
     ways: list[tuple[Part, ...]] = []
-    level = 0
     for level in range(len(LEVELS)):
         parts = [(NOTHING, *_parts(pool, cluster, model, room[pool.name], level)) for pool in cluster.pools]
         if prod(len(entries) for entries in parts) > 50 * most:
@@ -71,8 +70,10 @@ def sub_cluster_candidates(
     else:
         ways = list(_growing(cluster, model, room))[:most]
     if level > ROUND:
-        ways = [*dict.fromkeys((*ways, *_alone(cluster, model, room)))][:most]
-    subs = (sub_cluster(cluster, model, way) for way in ways)
+        known = set(ways)
+        others = (way for way in _alone(cluster, model, room) if way not in known)
+        ways += islice(others, most - len(ways))
+    subs = (sub_cluster(cluster, model, way) for way in dict.fromkeys(ways))
     order = {pool.name: index for index, pool in enumerate(cluster.pools)}
 
     def place(sub: SubCluster) -> tuple[int, list[tuple[int, str, int]]]:
