@@ -68,7 +68,7 @@ def sub_cluster_candidates(
         if len(ways) <= most:
             break
     else:
-        ways = list(_growing(cluster, model, room))[:most]
+        ways = list(islice(_growing(cluster, model, room), most))
     if level > ROUND:
         known = set(ways)
         others = (way for way in _alone(cluster, model, room) if way not in known)
