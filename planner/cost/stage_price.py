@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.cost.arrays import Numbers
 from planner.cost.traffic import EndTraffic
@@ -177,6 +178,16 @@ class EachLength:
     tail_seconds: Numbers
     held_seconds: Numbers
 
+    @property
+    def busy_seconds(self) -> Numbers:
+        """Seconds of one micro-batch, forward and backward, [case]."""
+        busy: Numbers = self.forward.sum(axis=-1) + self.backward.sum(axis=-1) + self.weight.sum(axis=-1)
+        return busy
+
+    def at(self, *index: NDArray[np.intp]) -> EachLength:
+        """What stands at these indices of every array, as numpy takes them."""
+        return EachLength(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
 
 def all_lengths(prices: Sequence[StagePrice]) -> EachLength:
     """The same of prices that are known one by one."""
@@ -186,4 +197,14 @@ def all_lengths(prices: Sequence[StagePrice]) -> EachLength:
         weight=np.array([price.weight for price in prices]).reshape(len(prices), -1),
         tail_seconds=np.array([price.tail_seconds for price in prices]),
         held_seconds=np.array([price.held_seconds for price in prices]),
+    )
+
+
+def stacked(every: Sequence[EachLength]) -> EachLength:
+    """Several of them as one, [number][case]."""
+    return EachLength(
+        **{
+            field.name: np.stack([getattr(each, field.name) for each in every])
+            for field in fields(EachLength)
+        }
     )

@@ -204,7 +204,7 @@ def test_the_seconds_of_each_number_of_layers() -> None:
                 continue
             found = [stages.option(stage, 0, layers) for layers in range(1, most + 1)]
             seen |= {option.recompute for option in found}
-            assert stages.busy_seconds(stage, 0, most).tolist() == pytest.approx(
+            assert stages.by_layers(stage, 0).busy_seconds[:most].tolist() == pytest.approx(
                 [one.busy_seconds for one in found]
             )
     assert len(seen) > 1

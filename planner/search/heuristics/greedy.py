@@ -20,6 +20,7 @@ from planner.cost.arrays import Numbers
 from planner.cost.estimate import Estimator, together, with_sends
 from planner.cost.pipeline_end import stage_ends
 from planner.cost.schedules import stage_paths, wraps
+from planner.cost.stage_price import EachLength, stacked
 from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.plan.placement import Slot, place_stages
@@ -318,9 +319,16 @@ class _Layers:
             end = sooner
         return end
 
+    @cached_property
+    def _each_stage(self) -> EachLength:
+        """Seconds of every stage with each number of layers, [stage][length]."""
+        return stacked([self.stages.by_layers(stage, slot) for stage, slot in enumerate(self.slots)])
+
     def _busy(self, stage: int) -> list[float]:
         """Seconds of a micro-batch on a stage with its sends, from one layer a chunk to as many as fit."""
-        own = self.stages.busy_seconds(stage, self.slots[stage], self.most[stage])
+        own = self.stages.by_layers(stage, self.slots[stage]).busy_seconds[
+            : self.most[stage] - self.chunks + 1
+        ]
         times = self.stages.pricer.sent_with(stage, 0, len(self.sends), self.chunks, self.schedule)
         sends = self.chunks * (
             times.forward_to_next * self.sends[stage] + times.before * self.sends[stage - 1]
@@ -366,14 +374,13 @@ class _Layers:
 
     def _least_seconds(self, ways: Sequence[Sequence[int]]) -> Numbers:
         """No step with such layers, [way][stage], ends sooner, [way]: the table of paths, many ways at once."""
-        every = [self._options(layers) for layers in ways]
-        forward = np.array([[option.forward for option in options] for options in every]) + self._sent[0]
-        backward = np.array([[option.backward for option in options] for options in every]) + self._sent[1]
-        weight = np.array([[sum(option.weight) for option in options] for options in every])
-        tails = np.array([[option.tail_seconds for option in options] for options in every])
+        each = self._each_stage.at(np.arange(len(self.slots)), np.array(ways) - self.chunks)
         steps = self.stages.choice.family.micro_batches
         seconds = _paths(len(self.slots), steps, self.chunks, self.schedule).seconds(
-            forward, backward, weight, tails
+            each.forward + self._sent[0],
+            each.backward + self._sent[1],
+            each.weight.sum(axis=2),
+            each.tail_seconds,
         )
         return seconds * (1 - _ROUNDING)
 

@@ -6,6 +6,7 @@ estimate then adds what neighbours on the same node cost, and the difference com
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -22,7 +23,7 @@ from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait, w
 from planner.cost.schedules import divides, round_trip, wraps
 from planner.cost.shape import Shape, Whole, chunk_layers
 from planner.cost.stage import Pricer
-from planner.cost.stage_price import EachLength
+from planner.cost.stage_price import EachLength, stacked
 from planner.dims.tensor import splits_sequence
 from planner.errors import PlanError
 from planner.frozen import dataclass
@@ -88,13 +89,6 @@ class _Lengths:
         self._weight = seconds.weight.tolist()
         self._tail, self._held = seconds.tail_seconds.tolist(), seconds.held_seconds.tolist()
         self._options: dict[int, Option] = {}
-
-    @cached_property
-    def busy_seconds(self) -> Numbers:
-        """Seconds of one micro-batch, forward and backward, [length]."""
-        each = self.seconds
-        busy: Numbers = each.forward.sum(axis=1) + each.backward.sum(axis=1) + each.weight.sum(axis=1)
-        return busy
 
     def option(self, layers: int) -> Option:
         """That with so many layers."""
@@ -163,6 +157,7 @@ class StageOptions:
         """What a stage may recompute, from least on: more takes longer and is only worth its memory."""
         self._lengths = np.arange(choice.interleave, estimator.model.layers + 2)
         self._prices: dict[tuple[int, bool, bool, Recompute], _Lengths] = {}
+        self._by_layers: dict[tuple[int, int], EachLength] = {}
         self._sends: dict[tuple[int, int], Sends] = {}
         self._most: dict[tuple[int, int], tuple[int, ...]] = {}
         self._most_of: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -266,22 +261,23 @@ class StageOptions:
             return self.recomputes[0]
         return self._least_recompute(stage, composition, layers) or self.recomputes[-1]
 
-    def busy_seconds(self, stage: int, composition: int, most: int) -> Numbers:
-        """Those of each option, from one layer a chunk to ``most``, which fit; more layers may be computed again."""
-        lengths = [range(self.choice.interleave, most + 1)]
-        if len(self.recomputes) > 1:
-            ends = [min(most, each) for each in accumulate(self._fitting(stage, composition), max)]
-            lengths = [
-                range(first + 1, end + 1) for first, end in pairwise((self.choice.interleave - 1, *ends))
-            ]
-        parts = [
-            self._priced(stage, composition, recompute).busy_seconds[each.start - self.choice.interleave :][
-                : len(each)
-            ]
-            for recompute, each in zip(self.recomputes, lengths, strict=True)
-            if each
-        ]
-        return np.concatenate(parts)
+    def by_layers(self, stage: int, composition: int) -> EachLength:
+        """Seconds of the options of a stage, from one layer a chunk to one more than the model has, [length].
+
+        True of as many layers as fit: with more of them a stage may have to recompute more.
+        """
+        key = (stage, composition)
+        if key not in self._by_layers:
+            most = self.most_layers(stage, composition)
+            fitting = list(accumulate(self._fitting(stage, composition), max))
+            last = min(bisect_left(fitting, most), len(fitting) - 1)
+            needed = np.minimum(np.searchsorted(fitting, self._lengths), last)
+            used, rows = np.unique(needed, return_inverse=True)
+            priced = [self._priced(stage, composition, self.recomputes[index]).seconds for index in used]
+            self._by_layers[key] = (
+                priced[0] if len(priced) == 1 else stacked(priced).at(rows, np.arange(len(rows)))
+            )
+        return self._by_layers[key]
 
     def _priced(self, stage: int, composition: int, recompute: Recompute) -> _Lengths:
         """Options from one layer a chunk to one layer more than the model has."""
