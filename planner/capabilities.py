@@ -29,7 +29,7 @@ TokenDispatcher = Literal["alltoall", "deepep", "hybridep"]
 """How tokens travel to their experts: once for each, or by DeepEP or HybridEP once to each device, and to each node."""
 ContextKind = Literal["ring", "ulysses"]
 EncoderDecoders = Literal["none", "whole", "any"]
-UnlikeLayers = Literal["none", "feed_forwards", "any"]
+UnlikeLayers = Literal["none", "feed_forwards", "mixers", "any"]
 StateKind = Literal["mamba", "mamba2", "delta", "linear", "conv"]
 Dealt = Literal["documents", "pairs of answers"]
 FrozenKind = Literal["adapters", "adapters on fp8", "adapters on four bits", "frozen parts"]
@@ -324,8 +324,9 @@ class Capabilities:
     splits_states: bool = False
     """True when tensor parallelism divides layers with a state too."""
     unlike_layers: UnlikeLayers = "none"
-    """feed_forwards: layers with and without experts may stand in any order; any: mixers and sizes may differ too;
-    none: all are alike but for dense ones ahead."""
+    """feed_forwards: layers with and without experts may stand in any order; mixers: attention, states, feed-forwards
+    and experts too, together or on their own; any: sizes may differ too; none: all are alike but for dense ones
+    ahead."""
     towers: bool = False
     """True when a tower of other layers may make tokens of images ahead of the text's: without tensor parallelism."""
     beside: bool = False
@@ -340,6 +341,8 @@ class Capabilities:
     one stage."""
     output_gate: bool = False
     """True when a gate may scale what attention makes."""
+    latent_experts: bool = False
+    """True when experts may work in a width of their own, between projections from and to the model's."""
     latent_attention: bool = False
     """True when it trains multi-head latent attention."""
     windows: bool = False

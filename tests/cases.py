@@ -377,6 +377,11 @@ LISTENED = EncoderSpec(
     other_parameters=100,
 )
 CROSSING = (RunSpec(feed_forward="none"), RunSpec(mixer="cross", feed_forward="dense"))
+STACKED = (
+    RunSpec(mixer="state", feed_forward="none"),
+    RunSpec(mixer="none", feed_forward="experts"),
+    RunSpec(feed_forward="none"),
+)
 UNLIKE = (
     RunSpec(layers=2, mixer="state", feed_forward="dense"),
     RunSpec(mixer="attention", feed_forward="experts", window=128),
@@ -707,6 +712,21 @@ CASES: dict[str, Case] = {
             behind=(RunSpec(layers=2, feed_forward="experts"),),
         ),
         "pp: 2, dp: 2, target: torch, zero: 3",
+    ),
+    "stacked layers": _case(
+        TWO,
+        llama(
+            block=STACKED,
+            state=state("mamba2", groups=2),
+            experts=experts(hidden=512, shared_ffn=512),
+            layers=4,
+            ahead=STACKED[:1],
+            behind=(RunSpec(mixer="none", feed_forward="dense"),),
+        ),
+        (
+            "target: megatron, pp: 2, tp: 2, dp: 2, ep: 2, interleave: 2, sequence_parallel: true, zero: 1, "
+            "recompute: full"
+        ),
     ),
     "unlike layers, selective": _case(
         NODE,

@@ -527,6 +527,32 @@ def with_unlike_layers(seed: int) -> Problem:
     return spec, model.model_copy(update={**blocks, **plain}), calibration
 
 
+def with_stacked_layers(seed: int) -> Problem:
+    """The same as Megatron stacks them, with states whose heads and groups tensor parallelism divides or not."""
+    spec, model, calibration = with_unlike_layers(seed)
+    draw = random.Random(seed + 31)
+    heads = draw.choice([2, 4])
+    state = StateSpec(
+        kind="mamba2",
+        heads=heads,
+        head_dim=model.hidden // heads,
+        size=draw.choice([16, 64]),
+        groups=draw.choice([1, 2, heads]),
+        chunk=draw.choice([32, 64]),
+    )
+
+    def alone(runs: tuple[RunSpec, ...] | None) -> tuple[RunSpec, ...] | None:
+        apart = (
+            run.model_copy(update={"mixer": "state"}) if run.mixer == "both" else run for run in runs or ()
+        )
+        return tuple(apart) or None
+
+    own = (RunSpec(mixer="state", feed_forward="none"), *(alone(model.block) or (RunSpec(),)))
+    ends = {"ahead": alone(model.ahead), "behind": alone(model.behind)}
+    update = {"tower": None, "state": state, "block": own, "sinks": False, "qk_norm": False, **ends}
+    return spec, model.model_copy(update=update), calibration
+
+
 def with_beside(seed: int) -> Problem:
     """Matrices beside the layers, one or several, a few small ones or as much work as many layers; some are untied.
 

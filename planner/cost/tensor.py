@@ -105,7 +105,7 @@ def collectives(
         hidden = overlap * smaller(gathers + scatters, divided * one.product_seconds)
         hidden_back = overlap * smaller(gathers + scatters, divided * one.product_backward)
     else:
-        hidden_back = overlap * smaller(scatters, divided * columns / 2 * one.product_backward)
+        hidden_back = overlap * smaller(scatters, columns / 2 * one.product_backward)
     return Collectives(
         forward_seconds=gathers + scatters - hidden,
         backward_seconds=gathers + scatters - hidden_back,
@@ -131,7 +131,7 @@ GATHERED_IN_FP8 = 0.5
 
 
 def _shares(model: ModelSpec) -> tuple[float, float]:
-    """Share of a layer's products that tensor parallelism divides, and of these that it divides by columns."""
+    """Share of a layer's products that tensor parallelism divides, and that it divides by columns."""
     columns = sum(
         inputs * outputs for inputs, outputs, split in model.attention_matrices if split == "columns"
     )
@@ -139,8 +139,8 @@ def _shares(model: ModelSpec) -> tuple[float, float]:
     columns += (model.mlp_matrices - 1) * model.hidden * model.common_ffn
     rows += model.hidden * model.common_ffn
     whole = sum(inputs * outputs for inputs, outputs, split in model.attention_matrices if split == "nothing")
-    divided = columns + rows
     if model.experts is not None:
         whole += model.hidden * (model.experts.number + 2 * (model.experts.hidden or 0))
         whole += model.mlp_matrices * model.expert_width * model.experts.ffn * round(experts_at_work(model))
-    return divided / (divided + whole), columns / divided
+    total = columns + rows + whole
+    return (columns + rows) / total, columns / total

@@ -141,7 +141,7 @@ def _of_group(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[
     for state in (kind.carried for kind in model.kinds):
         if state is not None and (state.inner % tp or (state.heads > 1 and state.heads % tp)):
             yield Fault(where, f"tp {tp} does not divide the {state.heads} heads of a state")
-        elif state is not None and state.groups > 1 and state.groups % tp:
+        elif state is not None and state.groups % tp:
             yield Fault(where, f"tp {tp} does not divide the {state.groups} groups of a state")
     for width in _widths(model):
         if model.heads % tp == 0 and width % tp:
@@ -236,7 +236,7 @@ def _splits_state(state: StateSpec | None, tp: int) -> bool:
     if state is None:
         return True
     heads = state.heads == 1 or state.heads % tp == 0
-    return state.inner % tp == 0 and heads and (state.groups == 1 or state.groups % tp == 0)
+    return state.inner % tp == 0 and heads and state.groups % tp == 0
 
 
 def _pairs(model: ModelSpec) -> tuple[int, ...]:

@@ -146,7 +146,8 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
             path, f"hetplan trains no layers with a state of kind {strange[0]} with {row.name}, {able}"
         )
     runs = bool(model.block or model.ahead or model.behind)
-    unlike = (runs and row.unlike_layers == "none") or (not model.usual_layers and row.unlike_layers != "any")
+    apart = not model.usual_layers
+    unlike = (runs and row.unlike_layers == "none") or (apart and row.unlike_layers not in ("mixers", "any"))
     # Layers of an encoder-decoder differ from each other wherever one is trained.
     if unlike and (model.encoder is None or model.states):
         what = (
@@ -155,9 +156,12 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
             else "layers other than attention and a feed-forward"
         )
         yield Fault(path, f"hetplan trains no {what} with {row.name} yet, expected none")
-    unusual = _unusual(row, model)
-    if unusual:
-        yield Fault(path, f"hetplan trains no {unusual} with {row.name} yet, expected none")
+    for unusual in (
+        _unusual(row, model),
+        _unstacked(model) if apart and row.unlike_layers == "mixers" else "",
+    ):
+        if unusual:
+            yield Fault(path, f"hetplan trains no {unusual} with {row.name} yet, expected none")
     if model.beside and not row.beside:
         yield Fault(path, f"hetplan trains no matrices beside the layers with {row.name} yet, expected none")
     if model.tower is not None and not row.towers:
@@ -195,7 +199,31 @@ def _unusual(row: Capabilities, model: ModelSpec) -> str:
             kind.carried is not None and kind.carried.kind == "delta" and kind.carried.rank is not None
             for kind in model.kinds
         ),
-        "experts of another width": model.expert_width != model.hidden and not row.eager_layers,
+        "experts of another width": model.expert_width != model.hidden and not row.latent_experts,
+    }
+    return next((name for name, there in reasons.items() if there), "")
+
+
+FP8_COLUMNS = 16
+"""Products in fp8 have so many columns, or a multiple of them."""
+
+
+def _unstacked(model: ModelSpec) -> str:
+    """What layers of attention lack where mixers and feed-forwards are stacked on their own; empty for nothing."""
+    others = "beside layers of other kinds"
+    reasons = {
+        "attention and a state side by side in a layer": any(kind.mixer == "both" for kind in model.kinds),
+        f"norms of queries and keys {others}": bool(model.qk_norm),
+        f"sliding windows {others}": model.window is not None,
+        f"sinks {others}": model.sinks,
+        f"latent attention {others}": model.latent is not None,
+        f"further tokens {others}": model.training.mtp_layers > 0,
+        f"states whose first projection is not a multiple of {FP8_COLUMNS} wide in fp8": model.training.precision
+        == "fp8"
+        and any(
+            kind.carried is not None and kind.carried.matrices(model.hidden)[0][1] % FP8_COLUMNS
+            for kind in model.kinds
+        ),
     }
     return next((name for name, there in reasons.items() if there), "")
 

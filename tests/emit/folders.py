@@ -30,6 +30,7 @@ WHOLE = (
         "interleaved",
         "zb-v",
         "ring",
+        "stacked layers",
     ),
     *(
         "experts divided with tp",

@@ -57,6 +57,7 @@ from tests.worlds import (
     with_replicas,
     with_shapes,
     with_small_nodes,
+    with_stacked_layers,
     with_stragglers,
     with_tight_memories,
     with_unequal_steps,
@@ -863,6 +864,22 @@ UNLIKE_TARGETS = st.sampled_from(["torch", "deepspeed", "megatron", None])
 def test_unlike_layers(seed: int, target: str | None) -> None:
     """Blocks of unlike layers, and others at either end."""
     check(with_unlike_layers(seed), limits(seed, target), QUICK)
+
+
+@given(SEEDS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_stacked_layers(seed: int) -> None:
+    """The same with Megatron, which divides their states by tensor parallelism."""
+    check(with_stacked_layers(seed), limits(seed, "megatron"), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS)
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_problems_with_stacked_layers(part: int, seed: int) -> None:
+    """The same on more of them."""
+    check(with_stacked_layers(PARTS * seed + part), limits(seed, "megatron"), 2 * MANY)
 
 
 @pytest.mark.slow

@@ -69,6 +69,7 @@ CAPABILITIES = Capabilities(
     unlike_layers="any",
     output_gate=True,
     sinks=True,
+    latent_experts=True,
     latent_attention=True,
     experts="replicas",
     experts_zero=(1, 2, 3),

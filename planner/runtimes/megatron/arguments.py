@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from planner.capabilities import TokenDispatcher
@@ -15,35 +15,53 @@ from planner.cost.tensor import has_user_buffers, hidden_by
 from planner.dims.sharding import gradients_of, master_weights_of
 from planner.job.files import rendered
 from planner.job.job import Job
-from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec
+from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec, StateSpec
 from planner.plan.placement import widths
 from planner.plan.values import Plan
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 
+SYMBOLS = {"attention": "*", "state": "M", "dense": "-", "experts": "E", "none": ""}
+"""Megatron's layers of one mixer or feed-forward."""
 
-def layout(plan: Plan, model: ModelSpec) -> str:
-    """The layout in Megatron's order: virtual stage k is chunk k // pp of pipeline rank k % pp.
 
-    It counts every layer, those that stand with the embedding and with the head too.
+CONVOLVED = 4
+"""Tokens that the convolution of Megatron's layers with a state sees."""
+CHUNK = 128
+"""Tokens that they work on at once."""
+
+
+def _counts(plan: Plan, model: ModelSpec) -> list[int]:
+    """Layers of each chunk in Megatron's order: virtual stage k is chunk k // pp of pipeline rank k % pp.
+
+    Those that stand with the embedding and with the head are among them.
     """
     counts = [(end - first) * model.layers_each for _, first, end in chunk_spans(plan)]
     counts[0] += sum(run.layers for run in model.first_runs)
+    counts[-1] += sum(run.layers for run in model.last_runs) - model.training.mtp_layers
+    return counts
+
+
+def layout(plan: Plan, model: ModelSpec) -> str:
+    """The layers of each chunk: their number, or a symbol for each mixer and feed-forward where they differ."""
+    counts = _counts(plan, model)
+    if not model.usual_layers:
+        symbols = iter(SYMBOLS[mixer] + SYMBOLS[feeds] for mixer, feeds in model.ordered)
+        return "|".join("".join(islice(symbols, count)) for count in counts)
     further = model.training.mtp_layers
-    counts[-1] += sum(run.layers for run in model.last_runs) - further
     return "E" + "|".join(f"t*{layers}" if layers > 1 else "t" for layers in counts) + "m" * further + "L"
 
 
 def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> list[str]:
     """Arguments that give Megatron the shape, as near as it comes, and how tokens travel to experts."""
     words = [
-        *("--num-layers", str(model.all_layers)),
+        *(("--num-layers", str(model.all_layers)) if model.usual_layers else _stack(model.state)),
         *("--hidden-size", str(model.hidden)),
         *("--ffn-hidden-size", str(_feed_forward(model))),
         *("--num-attention-heads", str(model.heads)),
         *(("--kv-channels", str(model.head_dim)) if model.latent is None else _latent(model, model.latent)),
         *("--seq-length", str(model.training.sequence_length)),
         *("--max-position-embeddings", str(model.learned_positions or model.training.sequence_length)),
-        *("--position-embedding-type", "learned_absolute" if model.learned_positions else "rope"),
+        *("--position-embedding-type", _positions(model)),
     ]
     if model.kv_heads != model.heads:
         words += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
@@ -58,7 +76,7 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
     words += _experts(model.experts, dispatcher) if model.experts else []
-    if model.experts and model.unlike:
+    if model.experts and model.unlike and model.usual_layers:
         alike = groupby(feeds == "experts" for _, feeds in model.ordered)
         runs = [f"[{int(routed)}]*{len(list(layers))}" for routed, layers in alike]
         words += ["--moe-layer-freq", f"({'+'.join(runs)})"]
@@ -66,6 +84,22 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
     if not model.drops:
         words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
     return words
+
+
+def _positions(model: ModelSpec) -> str:
+    """Behind layers that carry a state along the sequence attention has no positions (Nemotron-H, Granite 4)."""
+    if model.learned_positions:
+        return "learned_absolute"
+    return "none" if model.states else "rope"
+
+
+def _stack(state: StateSpec | None) -> list[str]:
+    """Layers of one mixer or feed-forward each, in the order that the plan's layout gives."""
+    words = ["--spec", "megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
+    if state is None:
+        return words
+    words += ["--mamba-num-heads", str(state.heads), "--mamba-head-dim", str(state.head_dim)]
+    return [*words, "--mamba-state-dim", str(state.size), "--mamba-num-groups", str(state.groups)]
 
 
 def _feed_forward(model: ModelSpec) -> int:
@@ -112,6 +146,7 @@ def _experts(experts: ExpertsSpec, dispatcher: TokenDispatcher) -> list[str]:
         words += ["--moe-router-dtype", "fp32"]
     words += ["--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", BALANCE]
     words += ["--moe-router-pre-softmax"] if experts.top_k == 1 else []
+    words += ["--moe-latent-size", str(experts.hidden)] if experts.hidden else []
     if experts.shared_ffn:
         words += ["--moe-shared-expert-intermediate-size", str(experts.shared_ffn)]
     words += ["--moe-shared-expert-gate"] if experts.shared_gate else []
@@ -131,6 +166,8 @@ def differences(model: ModelSpec) -> Iterator[str]:
         yield "queries and keys are normalised per head"
     if model.experts is not None:
         yield from _expert_differences(model, model.experts)
+    if model.states and model.state is not None:
+        yield from _state_differences(model.state)
     if model.embedding_width != model.hidden:
         yield f"the token embedding is {model.hidden} wide instead of {model.embedding_width}"
     if model.token_types:
@@ -150,6 +187,20 @@ def _expert_differences(model: ModelSpec, experts: ExpertsSpec) -> Iterator[str]
     for what, has in (("the router", experts.router_bias), ("experts", experts.bias)):
         if has != model.mlp_bias:
             yield f"{what} {'have' if what == 'experts' else 'has'} {'biases' if model.mlp_bias else 'no biases'}"
+
+
+def _state_differences(state: StateSpec) -> Iterator[str]:
+    """Megatron's mixer has what Nemotron-H's has (``MambaMixer``)."""
+    if state.bias:
+        yield "projections of layers with a state have no biases"
+    if not state.conv_bias:
+        yield "convolutions of layers with a state have a bias"
+    if state.conv != CONVOLVED:
+        yield f"convolutions of layers with a state see {CONVOLVED} tokens instead of {state.conv}"
+    if not state.norm:
+        yield "what layers with a state make is normalised"
+    if state.chunk != CHUNK:
+        yield f"layers with a state work on {CHUNK} tokens at once instead of {state.chunk}"
 
 
 def _bias_differences(model: ModelSpec) -> Iterator[str]:
@@ -213,7 +264,9 @@ CONTEXT = {"ring": "p2p", "ulysses": "a2a"}
 def _parallel(plan: Plan, model: ModelSpec, stages_first: bool) -> list[str]:
     tp = plan.stages[0].replicas[0].tp
     words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
-    if plan.pp > 1:
+    if not model.usual_layers:
+        words += ["--hybrid-layer-pattern", layout(plan, model)]
+    elif plan.pp > 1:
         words += ["--pipeline-model-parallel-layout", layout(plan, model)]
     words += ["--use-tp-pp-dp-mapping"] if stages_first else []
     if plan.sequence_parallel and tp > 1:

@@ -65,7 +65,11 @@ CAPABILITIES = Capabilities(
     experts="parallel",
     splits_experts=True,
     kernel_per_expert=True,
-    unlike_layers="feed_forwards",
+    # ``HybridModel`` of Megatron-Core: Mamba 2, attention, feed-forwards and experts in any order.
+    states=("mamba2",),
+    splits_states=True,
+    unlike_layers="mixers",
+    latent_experts=True,
     latent_attention=True,
     further_tokens=True,
     sinks=True,

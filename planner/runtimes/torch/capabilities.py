@@ -59,6 +59,7 @@ CAPABILITIES = Capabilities(
     unlike_layers="any",
     output_gate=True,
     sinks=True,
+    latent_experts=True,
     latent_attention=True,
     towers=True,
     beside=True,

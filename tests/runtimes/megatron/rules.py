@@ -28,6 +28,7 @@ VALUED = frozenset(
         "--moe-expert-capacity-factor",
         "--moe-ffn-hidden-size",
         "--moe-flex-dispatcher-backend",
+        "--moe-latent-size",
         "--moe-layer-freq",
         "--moe-router-dtype",
         "--moe-router-load-balancing-type",
@@ -50,8 +51,13 @@ VALUED = frozenset(
         "--global-batch-size",
         "--hidden-dropout",
         "--hidden-size",
+        "--hybrid-layer-pattern",
         "--kv-channels",
         "--lr",
+        "--mamba-head-dim",
+        "--mamba-num-groups",
+        "--mamba-num-heads",
+        "--mamba-state-dim",
         "--max-position-embeddings",
         "--micro-batch-size",
         "--nccl-communicator-config-path",
@@ -137,6 +143,8 @@ def parse(args: Sequence[str]) -> dict[str, str]:
             if not value or value.startswith("--"):
                 raise EmitError(f"{word}: needs a value")
             given[word] = value
+        elif word == "--spec":
+            given[word] = f"{next(words, '')} {next(words, '')}"
         elif word == "--recompute-modules":
             given[word] = " ".join(takewhile(MODULES.__contains__, words_after(args, word)))
             for _ in given[word].split():
@@ -205,6 +213,8 @@ def _check_shape(given: Mapping[str, str]) -> None:
 def _check_layout(given: Mapping[str, str]) -> int:
     """The layout places every layer on a whole number of chunks; returns chunks per pipeline rank."""
     pp = _number(given, "--pipeline-model-parallel-size", 1)
+    if "--hybrid-layer-pattern" in given:
+        return _check_stack(given, pp)
     layers = _number(given, "--num-layers")
     text = given.get("--pipeline-model-parallel-layout")
     if text is None:
@@ -229,6 +239,24 @@ def _check_layout(given: Mapping[str, str]) -> int:
     if len(stages) > pp == 1:
         raise EmitError("interleaving needs a pipeline of at least 2 stages")
     return len(stages) // pp
+
+
+def _check_stack(given: Mapping[str, str], pp: int) -> int:
+    """Layers of one mixer or feed-forward, by symbol, each stage apart; returns chunks per pipeline rank."""
+    pattern = given["--hybrid-layer-pattern"]
+    if "--pipeline-model-parallel-layout" in given:
+        raise EmitError("--hybrid-layer-pattern excludes --pipeline-model-parallel-layout")
+    if not re.fullmatch(r"[ME*|-]+", pattern):
+        raise EmitError(f"--hybrid-layer-pattern has a layer that is not M, E, * or -: {pattern}")
+    if given.get("--spec", " ").split()[-1:] != ["hybrid_stack_spec"]:
+        raise EmitError("--hybrid-layer-pattern needs --spec of a stack")
+    if "M" in pattern:
+        tp = _number(given, "--tensor-model-parallel-size", 1)
+        for name in ("--mamba-num-heads", "--mamba-num-groups"):
+            _divides(tp, _number(given, name), f"{name} must be a multiple of tp")
+    segments = pattern.count("|") + 1
+    _divides(pp, segments, "--hybrid-layer-pattern must have a multiple of pp segments")
+    return segments // pp
 
 
 def _check_batch(given: Mapping[str, str], dp: int, chunks: int) -> None:

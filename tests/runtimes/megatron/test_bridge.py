@@ -192,6 +192,13 @@ def test_its_own_code_applies_them(tmp_path: Path) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "encoder": ({"kind": "encoder", "learned_positions": 16}, "recipes are of decoders"),
+    "stacked layers": (
+        {
+            "state": {"kind": "mamba2", "head_dim": 64, "size": 16, "chunk": 128},
+            "block": ({"mixer": "state"}, {"mixer": "attention"}),
+        },
+        "has layers of attention and a feed-forward alone",
+    ),
     "latent": (
         {"latent": LatentSpec(q_rank=16, kv_rank=8, rope_dim=4, value_dim=8)},
         "no latent attention",

@@ -43,6 +43,8 @@ STRICTER = {
     "adam only",
     "needs --use-distributed-optimizer",
     "needs --recompute-granularity selective",
+    "--mamba-num-groups must be a multiple of tp",
+    "needs --spec of a stack",
 }
 """Rules that Megatron's parser does not check: it fails when it builds or trains, or ignores a switch."""
 
@@ -81,6 +83,18 @@ GPT_OSS = {
 SHARED = {"number": 4, "top_k": 1, "ffn": 64, "shared_ffn": 32, "shared_gate": True, "capacity_factor": 1.5}
 LATENT = {"q_rank": 16, "kv_rank": 8, "rope_dim": 4, "value_dim": 8}
 QWEN = {**LLAMA, "qk_norm": True, "head_dim": 16, "qkv_bias": True}
+STATE = {"kind": "mamba2", "heads": 16, "head_dim": 8, "size": 16, "groups": 2, "chunk": 128}
+MIXED = (
+    {"mixer": "state", "feed_forward": "none"},
+    {"mixer": "attention", "feed_forward": "dense"},
+    {"mixer": "none", "feed_forward": "dense", "layers": 2},
+)
+NEMOTRON = {**LLAMA, "norm": "rms", "state": STATE, "block": MIXED, "ahead": MIXED[:1], "behind": MIXED[2:]}
+NEMOTRON_3 = {
+    **NEMOTRON,
+    "experts": {"number": 8, "top_k": 2, "ffn": 48, "hidden": 32, "shared_ffn": 96},
+    "block": (*MIXED, {"mixer": "none", "feed_forward": "experts"}),
+}
 EIGHTS = cluster(pool("a", ("A100",) * 8, 4))
 
 
@@ -115,6 +129,11 @@ BY_HAND = [
     made(pipeline([8], dp=8, tp=2, cp=4, sequence_parallel=True), LLAMA),
     made(pipeline([5, 3], dp=8, ep=8, cp=2), MIXTRAL),
     made(pipeline([5, 3], dp=4, tp=2, ep=4, cp=2, sequence_parallel=True), MIXTRAL),
+    made(pipeline([8], dp=8), NEMOTRON),
+    made(pipeline([5, 3], dp=4, tp=2, sequence_parallel=True, recompute="full"), NEMOTRON),
+    made(pipeline([5, 4, 3], dp=2, interleave=2, steps=9), NEMOTRON),
+    made(pipeline([5, 3], dp=4, tp=2, ep=4, sequence_parallel=True), NEMOTRON_3),
+    made(pipeline([3, 3], dp=8, ep=8, interleave=2), NEMOTRON_3),
 ]
 
 
@@ -154,15 +173,17 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     experts = case.model.experts
     wanted = (experts.number, experts.top_k, experts.ffn) if experts else (None, None, None)
     ahead, kinds = case.model.dense_layers, found["with_experts"]
+    verify_stack(case, found)
     assert kinds == ([0] * ahead + [1] * plan.layers if ahead else 1)
-    assert found["ffn"] == (case.model.ffn if ahead or not experts else experts.ffn)
+    assert found["ffn"] == (case.model.ffn if case.model.unlike or not experts else experts.ffn)
+    assert found["expert_width"] == (experts.hidden if experts else None)
     assert (found["experts"], found["top_k"], found["expert_ffn"]) == wanted
     assert found["window"] == ([case.model.window - 1, 0] if case.model.window else None)
     assert found["softmax"] == ("learnable" if case.model.sinks else "vanilla")
     halves = "bf16" in (training.gradient_dtype, training.reduce_dtype)
     assert found["fp32_gradients"] == (training.precision in ("bf16", "fp8") and not halves)
     assert found["recompute"] == (None if recompute == "none" else recompute)
-    if plan.pp > 1:
+    if plan.pp > 1 and case.model.usual_layers:
         decoders = tuple(tuple(chunk.count("decoder") for chunk in rank) for rank in found["modules"])
         wanted_chunks = [[*chunk_layers(stage.layers, plan.interleave)] for stage in plan.stages]
         wanted_chunks[0][0] += ahead
@@ -173,6 +194,27 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     ours = our_groups(everyone, plan)
     assert {kind: set(map(tuple, members)) for kind, members in found["groups"].items()} == ours
     return sum(len(members) for members in ours.values())
+
+
+def verify_stack(case: Case, found: dict[str, Any]) -> None:
+    """Assert that Megatron stacks the mixers and feed-forwards of the model, and cuts them where the plan does."""
+    if case.model.usual_layers:
+        assert found["stack"] is None
+        return
+    state, plan = case.model.state, case.plan
+    assert state is not None
+    assert found["state"] == [state.heads, state.head_dim, state.size, state.groups]
+    symbols = {"attention": "*", "state": "M", "dense": "-", "experts": "E", "none": ""}
+    stacked = "".join(symbols[mixer] + symbols[feeds] for mixer, feeds in case.model.ordered)
+    assert found["stack"].replace("|", "") == stacked
+    assert found["layers"] == len(stacked)
+    assert found["chunks"] == plan.interleave
+    block = stacked.count("M") - 1  # one more stands ahead
+    assert block == plan.layers
+    own = [segment.count("M") for segment in found["stack"].split("|")]
+    own[0] -= 1
+    each = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
+    assert own == [layers[chunk] for chunk in range(plan.interleave) for layers in each]
 
 
 def our_groups(everyone: tuple[Rank, ...], plan: Plan) -> dict[str, set[tuple[int, ...]]]:

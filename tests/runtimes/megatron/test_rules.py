@@ -15,6 +15,10 @@ from tests.runtimes.megatron.rules import check_arguments
 from tests.runtimes.megatron.test_runtime import CLUSTER, pipeline
 from tests.worlds import model
 
+STACK = (
+    "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec --mamba-num-heads 8 "
+    "--mamba-num-groups 2 --hybrid-layer-pattern"
+)
 BASE = (
     "--num-layers 8 --hidden-size 64 --ffn-hidden-size 256 --num-attention-heads 4 --seq-length 32 "
     "--max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 64"
@@ -29,9 +33,20 @@ ACCEPTED = [
     ("--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 4", 4),
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", 1),
     ("--recompute-granularity selective --recompute-modules layernorm core_attn", 1),
+    (f"{STACK} M-M*M-", 1),
+    (f"--pipeline-model-parallel-size 2 {STACK} M-|M*|M|-", 2),
 ]
 
 REFUSED = [
+    (f"--pipeline-model-parallel-size 2 {STACK} M-|M*|M", 2, "must have a multiple of pp segments: 3"),
+    (f"{STACK} MX", 1, "a layer that is not M, E"),
+    (
+        f"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*7|tL {STACK} M|M",
+        2,
+        "--hybrid-layer-pattern excludes --pipeline-model-parallel-layout",
+    ),
+    (f"--tensor-model-parallel-size 4 {STACK} M", 4, "--mamba-num-groups must be a multiple of tp"),
+    ("--hybrid-layer-pattern M", 1, "needs --spec of a stack"),
     ("--num-layer 8", 1, "--num-layer: not an argument"),
     ("--num-layers 8", 1, "--num-layers: given twice"),
     ("--lr", 1, "--lr: needs a value"),

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from planner.cost.estimate import Estimator
+from planner.dims.tensor import head_faults, splits
 from planner.emit.interface import emit, job_of
 from planner.errors import EmitError
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
+from planner.plan.checks import target_faults
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Offload, Plan, Stage
 from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words
@@ -407,6 +409,93 @@ def test_latent_attention_has_its_norms() -> None:
     spec = model(1, gated_mlp=True, latent=latent)
     assert "--qk-layernorm" in model_words(spec)
     assert "--qk-layernorm" not in model_words(model(1, gated_mlp=True))
+
+
+STATE = {"kind": "mamba2", "heads": 8, "head_dim": 8, "size": 16, "groups": 2, "chunk": 128}
+STACKED: dict[str, Any] = {
+    "state": STATE,
+    "ahead": ({"mixer": "state", "feed_forward": "none"},),
+    "block": (
+        {"mixer": "attention", "feed_forward": "none"},
+        {"mixer": "none", "feed_forward": "dense", "layers": 2},
+        {"mixer": "state", "feed_forward": "experts"},
+    ),
+    "behind": ({"mixer": "none", "feed_forward": "dense"},),
+    "experts": {"number": 8, "top_k": 2, "ffn": 48, "hidden": 16},
+}
+
+
+def test_stacked_layers() -> None:
+    """Each mixer and feed-forward is a layer of its own, and stages end at a bar; the script is that of stacks."""
+    chosen, spec = pipeline([1, 2], interleave=1), model(8, layers=3, tied_embeddings=False, **STACKED)
+    assert layout(chosen, spec) == "M*--ME|*--ME*--ME-"
+    words = words_of(chosen, spec)
+    assert " ".join(words["model"]).startswith(
+        "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec --mamba-num-heads 8 "
+        "--mamba-head-dim 8 --mamba-state-dim 16 --mamba-num-groups 2 --hidden-size 32 --ffn-hidden-size 64"
+    )
+    assert "--num-layers" not in words["model"]
+    assert "--moe-layer-freq" not in words["model"]
+    assert words["model"][words["model"].index("--position-embedding-type") + 1] == "none"
+    assert words["model"][words["model"].index("--moe-latent-size") + 1] == "16"
+    parallel = " ".join(words["parallel"])
+    assert "--hybrid-layer-pattern M*--ME|*--ME*--ME- " in parallel
+    assert "--pipeline-model-parallel-layout" not in parallel
+    alone = pipeline([3])
+    assert "--hybrid-layer-pattern M*--ME*--ME*--ME-" in " ".join(words_of(alone, spec)["parallel"])
+    made = emit(chosen, CLUSTER, spec)
+    [launch] = [file.text for file in made if file.path == "launch.sh"]
+    [readme] = [file.text for file in made if file.path == "README.md"]
+    assert '"$MEGATRON_PATH/pretrain_hybrid.py"' in launch
+    assert "`M*--ME|*--ME*--ME-`" in readme
+    assert "mamba-ssm" in readme
+
+
+def test_differences_of_states_are_told() -> None:
+    """Megatron's mixer of Mamba 2 has one convolution, one chunk, and no biases of its projections."""
+
+    def told(**changes: object) -> list[str]:
+        return list(
+            differences(model(8, layers=3, gated_mlp=True, **{**STACKED, "state": {**STATE, **changes}}))
+        )
+
+    assert told() == []
+    assert told(bias=True, conv_bias=False, conv=3, norm=False, chunk=256) == [
+        "projections of layers with a state have no biases",
+        "convolutions of layers with a state have a bias",
+        "convolutions of layers with a state see 4 tokens instead of 3",
+        "what layers with a state make is normalised",
+        "layers with a state work on 128 tokens at once instead of 256",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"state": {**STATE, "kind": "delta"}}, "a state of kind delta with megatron, it can: mamba2"),
+        ({"block": ({"mixer": "both"},)}, "attention and a state side by side in a layer"),
+        ({"block": ({"mixer": "none", "ffn": 32},)}, "layers of several sizes"),
+        ({"qk_norm": True}, "norms of queries and keys beside layers of other kinds"),
+        ({"window": 8}, "sliding windows beside layers of other kinds"),
+        ({"sinks": True}, "sinks beside layers of other kinds"),
+        ({"mtp_layers": 1}, "further tokens beside layers of other kinds"),
+        ({"precision": "fp8", "state": {**STATE, "heads": 4}}, "is not a multiple of 16 wide in fp8"),
+    ],
+)
+def test_what_stacked_layers_lack(changes: dict[str, Any], what: str) -> None:
+    """Named, one at a time."""
+    spec = model(8, layers=3, **{**STACKED, **changes})
+    [fault] = target_faults(pipeline([1, 2]), spec)
+    assert what in fault.what
+
+
+def test_a_state_is_divided_by_its_groups() -> None:
+    """Each device has whole ones: two are not divided by four, nor one by two."""
+    for groups, tp, whole in ((2, 2, True), (2, 4, False), (1, 2, False)):
+        spec = model(8, layers=3, **{**STACKED, "state": {**STATE, "groups": groups}})
+        faults = list(head_faults(pipeline([1, 2], tp=tp), spec))
+        assert (not faults) is whole
+        assert splits(spec, tp) is whole
 
 
 def test_evaluation_has_an_interval() -> None:
