@@ -217,7 +217,6 @@ def _unstacked(model: ModelSpec) -> str:
         f"sliding windows {others}": model.window is not None,
         f"sinks {others}": model.sinks,
         f"latent attention {others}": model.latent is not None,
-        f"further tokens {others}": model.training.mtp_layers > 0,
         f"states whose first projection is not a multiple of {FP8_COLUMNS} wide in fp8": model.training.precision
         == "fp8"
         and any(

@@ -43,11 +43,11 @@ def _counts(plan: Plan, model: ModelSpec) -> list[int]:
 
 def layout(plan: Plan, model: ModelSpec) -> str:
     """The layers of each chunk: their number, or a symbol for each mixer and feed-forward where they differ."""
-    counts = _counts(plan, model)
+    counts, further = _counts(plan, model), model.training.mtp_layers
     if not model.usual_layers:
-        symbols = iter(SYMBOLS[mixer] + SYMBOLS[feeds] for mixer, feeds in model.ordered)
-        return "|".join("".join(islice(symbols, count)) for count in counts)
-    further = model.training.mtp_layers
+        symbols = [SYMBOLS[mixer] + SYMBOLS[feeds] for mixer, feeds in model.ordered]
+        rest = iter(symbols)
+        return "|".join("".join(islice(rest, count)) for count in counts) + f"/{symbols[-1]}" * further
     return "E" + "|".join(f"t*{layers}" if layers > 1 else "t" for layers in counts) + "m" * further + "L"
 
 

@@ -246,7 +246,8 @@ def _check_stack(given: Mapping[str, str], pp: int) -> int:
     pattern = given["--hybrid-layer-pattern"]
     if "--pipeline-model-parallel-layout" in given:
         raise EmitError("--hybrid-layer-pattern excludes --pipeline-model-parallel-layout")
-    if not re.fullmatch(r"[ME*|-]+", pattern):
+    main, *further = pattern.split("/")
+    if not re.fullmatch(r"[ME*|-]+(/[ME*-]+)*", pattern):
         raise EmitError(f"--hybrid-layer-pattern has a layer that is not M, E, * or -: {pattern}")
     if given.get("--spec", " ").split()[-1:] != ["hybrid_stack_spec"]:
         raise EmitError("--hybrid-layer-pattern needs --spec of a stack")
@@ -254,7 +255,9 @@ def _check_stack(given: Mapping[str, str], pp: int) -> int:
         tp = _number(given, "--tensor-model-parallel-size", 1)
         for name in ("--mamba-num-heads", "--mamba-num-groups"):
             _divides(tp, _number(given, name), f"{name} must be a multiple of tp")
-    segments = pattern.count("|") + 1
+    if len(further) != _number(given, "--mtp-num-layers", 0):
+        raise EmitError("--hybrid-layer-pattern must end with as many further layers as --mtp-num-layers")
+    segments = main.count("|") + 1
     _divides(pp, segments, "--hybrid-layer-pattern must have a multiple of pp segments")
     return segments // pp
 

@@ -133,7 +133,7 @@ BY_HAND = [
     made(pipeline([5, 3], dp=4, tp=2, sequence_parallel=True, recompute="full"), NEMOTRON),
     made(pipeline([5, 4, 3], dp=2, interleave=2, steps=9), NEMOTRON),
     made(pipeline([5, 3], dp=4, tp=2, ep=4, sequence_parallel=True), NEMOTRON_3),
-    made(pipeline([3, 3], dp=8, ep=8, interleave=2), NEMOTRON_3),
+    made(pipeline([3, 3], dp=8, ep=8, interleave=2), {**NEMOTRON_3, "mtp_layers": 2}),
 ]
 
 
@@ -206,12 +206,13 @@ def verify_stack(case: Case, found: dict[str, Any]) -> None:
     assert found["state"] == [state.heads, state.head_dim, state.size, state.groups]
     symbols = {"attention": "*", "state": "M", "dense": "-", "experts": "E", "none": ""}
     stacked = "".join(symbols[mixer] + symbols[feeds] for mixer, feeds in case.model.ordered)
-    assert found["stack"].replace("|", "") == stacked
+    further = case.model.training.mtp_layers
+    assert found["stack"].replace("|", "") == stacked + f"/{stacked[-1]}" * further
     assert found["layers"] == len(stacked)
     assert found["chunks"] == plan.interleave
     block = stacked.count("M") - 1  # one more stands ahead
     assert block == plan.layers
-    own = [segment.count("M") for segment in found["stack"].split("|")]
+    own = [segment.count("M") for segment in found["stack"].split("/")[0].split("|")]
     own[0] -= 1
     each = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
     assert own == [layers[chunk] for chunk in range(plan.interleave) for layers in each]

@@ -441,6 +441,7 @@ def test_stacked_layers() -> None:
     parallel = " ".join(words["parallel"])
     assert "--hybrid-layer-pattern M*--ME|*--ME*--ME- " in parallel
     assert "--pipeline-model-parallel-layout" not in parallel
+    assert layout(chosen, spec.trained_with(mtp_layers=2)) == "M*--ME|*--ME*--ME-/-/-"
     alone = pipeline([3])
     assert "--hybrid-layer-pattern M*--ME*--ME*--ME-" in " ".join(words_of(alone, spec)["parallel"])
     made = emit(chosen, CLUSTER, spec)
@@ -478,7 +479,6 @@ def test_differences_of_states_are_told() -> None:
         ({"qk_norm": True}, "norms of queries and keys beside layers of other kinds"),
         ({"window": 8}, "sliding windows beside layers of other kinds"),
         ({"sinks": True}, "sinks beside layers of other kinds"),
-        ({"mtp_layers": 1}, "further tokens beside layers of other kinds"),
         ({"precision": "fp8", "state": {**STATE, "heads": 4}}, "is not a multiple of 16 wide in fp8"),
     ],
 )
