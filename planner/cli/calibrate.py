@@ -146,16 +146,16 @@ def _merged(paths: list[Path], files: list[Calibration]) -> Calibration:
         undecided = [clash for clash in conflicts if clash.newer == "unknown"]
         if undecided:
             raise UsageError(
-                f"{one} and {other} contradict each other: {_told(undecided)}",
+                f"{one} and {other} contradict each other: {clashes_told(undecided)}",
                 hint="measure again with --force where the wrong one is from, or leave its file out",
             )
         if conflicts:
-            warn(f"{one} and {other} are far apart: {_told(conflicts)}; the newer is kept")
+            warn(f"{one} and {other} are far apart: {clashes_told(conflicts)}; the newer is kept")
     facts = run_facts(as_typed())
     return replace(with_errors(reduce(combined, files)), provenance=facts)
 
 
-def _told(conflicts: list[Clash]) -> str:
+def clashes_told(conflicts: list[Clash]) -> str:
     """The first one, and how many more there are."""
     clash, *others = conflicts
     more = f", and {len(others)} more" if others else ""

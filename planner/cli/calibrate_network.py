@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from planner.calibration.file import save_calibration
-from planner.calibration.merge import link_key, link_name_key, merged
+from planner.calibration.merge import clashes, link_key, link_name_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
-from planner.cli.calibrate import EXAMPLE, Minutes, Output, before, budget_seconds, require_torch
+from planner.cli.calibrate import (
+    EXAMPLE,
+    Minutes,
+    Output,
+    before,
+    budget_seconds,
+    clashes_told,
+    require_torch,
+)
 from planner.cli.inputs import with_calibration
 from planner.cli.options import AsJson, Force, choices, option
 from planner.cli.output import require_writable, show, show_document
@@ -61,11 +69,20 @@ class NcclOptions:
     ] = None
     operation: Annotated[
         str | None,
-        option("--operation", "NAME", "Collective to assume if FILE does not name one, e.g. all-reduce."),
+        option(
+            "--operation",
+            "NAME",
+            "Collective to take in place of the one that FILE names, if any: all-reduce.",
+        ),
     ] = None
     members: Annotated[
         int | None,
-        option("--members", "N", "Number of ranks, if FILE does not say.", allowed=Range(2, DEVICES.most)),
+        option(
+            "--members",
+            "N",
+            "Ranks of a group, in place of those that FILE lists, if any.",
+            allowed=Range(2, DEVICES.most),
+        ),
     ] = None
 
     def points(self, path: Path) -> tuple[LinkPoint, ...]:
@@ -281,6 +298,9 @@ def _work(world: World, request: _Request, kept: Calibration) -> MeasurementPlan
 def _import(points: tuple[LinkPoint, ...], text: Path, output: Path, force: bool, as_json: bool) -> None:
     """What nccl-tests printed becomes points."""
     facts = {"nccl-tests": visible(str(text)), **run_facts(as_typed())}
-    record = _Record(output, before(output, force), facts)
+    kept = before(output, force)
+    if conflicts := [*clashes(kept, with_facts(Calibration(link_points=points), facts))]:
+        warn(f"{output} and {text} are far apart: {clashes_told(conflicts)}; the latter is kept")
+    record = _Record(output, kept, facts)
     record.keep(points)
     record.report({(link_name_key(point.link), point.members) for point in points}, True, as_json)

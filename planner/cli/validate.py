@@ -21,7 +21,7 @@ from planner.cli.process import colours, warn
 from planner.errors import UsageError
 from planner.measured.fit import Fit, fit
 from planner.measured.fit import Progress as Rounds
-from planner.measured.peaks import fit_memory, memory_spread
+from planner.measured.peaks import far_peaks, fit_memory, memory_spread
 from planner.measured.predictions import Progress, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run, Table, fitted_half
@@ -213,7 +213,8 @@ def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -
     told = {"command": " ".join(words), "runs": str(len(fitted.runs))}
     spread = memory_spread(runs, fitted.calibration)
     constants = fit_memory(runs, replace(fitted.calibration, memory_spread=spread))
-    return fitted, replace(constants, provenance=told)
+    warnings = (*fitted.warnings, *far_peaks(runs, constants, fitted.calibration.memory_spread))
+    return replace(fitted, warnings=warnings), replace(constants, provenance=told)
 
 
 @contextmanager

@@ -25,8 +25,8 @@ OPERATIONS: dict[str, Operation] = {
 }
 """By the name of the test."""
 
-_PREFIX = re.compile(r"^\[[^\]]*\](<\w+>)?:?\s*")
-"""What mpirun puts ahead of a line of a rank."""
+_PREFIX = re.compile(r"^(\[[^\]]*\](<\w+>)?:?|\s*\d+:)\s*")
+"""What mpirun, or ``srun --label``, puts ahead of a line of a rank."""
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\b")
 _TEST = re.compile(r"\b(" + "|".join(OPERATIONS) + r")(_perf)?\b")
 
@@ -37,7 +37,8 @@ class _NcclTable:
 
     file: str
     columns: list[str] = field(default_factory=list)
-    ranks: set[int] = field(default_factory=set)
+    ranks: list[set[int]] = field(default_factory=lambda: [set()])
+    """Those listed ahead of each table, and behind the last one."""
     tests: set[str] = field(default_factory=set)
     times: dict[int, list[float]] = field(default_factory=dict)
     """Seconds by bytes."""
@@ -64,7 +65,7 @@ def read_nccl_tests(
     )
     fail_on(_missing(table, operation, members))
     known = operation or OPERATIONS[next(iter(table.tests))]
-    count = 2 if known == "send" else members or len(table.ranks)
+    count = 2 if known == "send" else members or len(table.ranks[0])
     return tuple(
         LinkPoint(link=link, operation=known, members=count, size_bytes=float(size), seconds=median(times))
         for size, times in sorted(table.times.items())
@@ -77,9 +78,10 @@ def _read(table: _NcclTable, number: int, line: str) -> Iterator[Problem]:
     if text.startswith("#"):
         rank = _RANK.match(text)
         if rank:
-            table.ranks.add(int(rank.group(1)))
+            table.ranks[-1].add(int(rank.group(1)))
         elif "time" in text.split() and "size" in text.split():
             table.columns = text.lstrip("# ").split()
+            table.ranks.append(set())
     elif text[:1].isdigit():
         yield from _row(table, number, text.split())
         return
@@ -119,13 +121,20 @@ def _missing(table: _NcclTable, operation: Operation | None, members: int | None
     if len(table.times) < 2:
         what = f"expected at least two sizes, got {len(table.times)}"
         yield table.problem(None, "size", what, "run the test with -b 8 -e 1G -f 2")
-    if operation is None and len(table.tests) != 1:
-        named = " and ".join(sorted(table.tests)) or "no test"
+    ranks = [len(listed) for listed in table.ranks[:-1]]
+    named = " and ".join(sorted(table.tests)) or "no test"
+    if len(table.tests) > 1 and len(ranks) > 1:
+        what = f"has {len(ranks)} tables and names {named}, expected one test"
+        yield table.problem(None, "", what, "give each test a file of its own")
+    elif operation is None and len(table.tests) != 1:
         yield table.problem(
             None, "", f"names {named}, expected one", "add --operation all-reduce or its like"
         )
-    if members is None and len(table.ranks) < 2 and operation != "send":
-        what = f"lists {len(table.ranks)} ranks, expected at least two"
+    if len(set(ranks)) > 1:
+        what = f"has tables of {' and '.join(map(str, sorted(set(ranks))))} ranks, expected one number"
+        yield table.problem(None, "", what, "give each number of ranks a file of its own")
+    elif members is None and ranks[0] < 2 and operation != "send":
+        what = f"lists {ranks[0]} ranks, expected at least two"
         yield table.problem(None, "", what, "add --members N")
 
 

@@ -522,9 +522,9 @@ class _Problem:
             elif certain(run) and abs(error) > OUTLIER * known.spread:
                 far.append(f"{run.id} (predicted {exp(error) - 1:+.0%})")
         if too_fast:
-            yield f"faster than the peak of their devices: {_first(too_fast)}; check seconds, batch and devices"
+            yield f"faster than the peak of their devices: {first_of(too_fast)}; check seconds, batch and devices"
         if far:
-            yield f"off by more than {OUTLIER:.0f} error bars after the fit: {_first(far)}"
+            yield f"off by more than {OUTLIER:.0f} error bars after the fit: {first_of(far)}"
 
     def without(
         self,
@@ -596,7 +596,8 @@ _NAMED = 3
 """Runs that a warning names."""
 
 
-def _first(runs: Sequence[str]) -> str:
+def first_of(runs: Sequence[str]) -> str:
+    """The first runs of a warning, and how many more there are."""
     more = len(runs) - _NAMED
     return ", ".join(runs[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 

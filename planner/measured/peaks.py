@@ -8,11 +8,11 @@ set that nobody has measured takes what the others have. Errors of peaks have th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from math import exp, log, sqrt
+from math import exp, log, log1p, sqrt
 from statistics import fmean
 
 import numpy as np
@@ -27,8 +27,11 @@ from planner.errors import HetplanError
 from planner.measured.fit import (
     COMMON_ERROR,
     DOUBT_ERROR,
+    OUTLIER,
     OWN_ERROR,
     TOLD,
+    certain,
+    first_of,
     kernels_of,
     robust_spread,
     robust_variance,
@@ -93,6 +96,18 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
         if errors:
             widths.append(robust_spread(np.log1p(errors)))
     return float(f"{sqrt(fmean(width**2 for width in widths)):.3g}")
+
+
+def far_peaks(runs: Sequence[Run], calibration: Calibration, bar: float) -> Iterator[str]:
+    """A warning of certain runs whose peaks the constants miss by several of these error bars, if there are any."""
+    known = (run for run in runs if run.peak_memory_bytes and certain(run))
+    far = [
+        f"{each.run.id} (predicted {each.memory_error + 1:.3g} times it)"
+        for each in predict(list(known), calibration)
+        if each.memory_error is not None and abs(log1p(each.memory_error)) > OUTLIER * bar
+    ]
+    if far:
+        yield f"peaks off by more than {OUTLIER:.0f} error bars after the fit: {first_of(far)}; check peak_memory_bytes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 
 from planner.calibration.merge import link_name_key, merged, name_key
 from planner.calibration.values import Calibration, Constant, CurveError
+from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import carried_rates, inside_rate
@@ -205,7 +206,7 @@ def coverage(
     covered = [
         item for device_type in device_types.values() for item in _device(device_type, both, names, model)
     ]
-    covered += [_framework(name, both, names) for name in TARGETS]
+    covered += [_framework(name, target, both, names, model) for name, target in TARGETS.items()]
     return (*covered, *_inside(topology, both, names), *_between(topology, both, names))
 
 
@@ -253,9 +254,16 @@ def _layers(device_type: DeviceType, both: Calibration, model: ModelSpec) -> Ite
         yield Covered(part=device_type.gpu, what="layers", state="missing", detail=detail)
 
 
-def _framework(name: str, both: Calibration, own: frozenset[str]) -> Covered:
-    value = both.framework(name).runtime_bytes
-    return _constant(name, "runtime bytes", f"frameworks.{name}.runtime_bytes", value, both, own)
+def _framework(
+    name: str, target: Capabilities, both: Calibration, own: frozenset[str], model: ModelSpec | None
+) -> Covered:
+    """What a process of a target takes, by the kernel set that it runs the model with."""
+    training = None if model is None else model.training
+    kernels = (
+        target.kernels[0] if training is None else target.kernels_of(training.kernels, training.attention)
+    )
+    value = both.framework(kernels).runtime_bytes
+    return _constant(name, "runtime bytes", f"frameworks.{kernels}.runtime_bytes", value, both, own)
 
 
 def _constant(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
+from typing import get_args
 
+from planner import catalog
 from planner.calibration.merge import name_key, shapes, share_formats
 from planner.calibration.values import Calibration, LinkPoint
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import layer_flops
+from planner.cost.memory import activation_bytes_per_layer, layer_elements
+from planner.files.messages import nearest
 from planner.measure.resume import shape_text
-from planner.model.spec import ModelSpec
+from planner.model.spec import Kernels, ModelSpec
 from planner.report.numbers import significant
 from planner.units import bytes_per_second_from_gbps, bytes_per_second_from_gigabytes, flops_from_tflops
 
@@ -18,11 +22,12 @@ from planner.units import bytes_per_second_from_gbps, bytes_per_second_from_giga
 def doubts(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
     """A line for each: another model, shape or number format, several versions of torch, unknown devices, fabrics.
 
-    And what was measured faster than devices and wires are, or so slow that its unit must be another.
+    And what was measured faster than devices and wires are, or so slow or small that its unit must be another.
     """
     yield from _model(calibration, model)
     yield from _impossible_layers(calibration, cluster, model)
-    yield from _fast_links(calibration, cluster)
+    yield from _impossible_bytes(calibration, cluster, model)
+    yield from _impossible_links(calibration, cluster)
     yield from _formats(calibration, cluster, model)
     keys = {point.source for point in calibration.layers}
     keys |= {point.source for point in calibration.kernel_points}
@@ -35,6 +40,7 @@ def doubts(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> 
             "they are used together anyway"
         )
     yield from _strangers(calibration, cluster)
+    yield from _unknown_names(calibration, cluster)
 
 
 def _model(calibration: Calibration, model: ModelSpec) -> Iterator[str]:
@@ -59,6 +65,24 @@ def _formats(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -
                 f"its efficiencies for {family} were fitted to {', '.join(sorted(formats))} kernels, but the model "
                 f"uses {wanted}: they are used anyway, hetplan calibrate device --model fits them anew"
             )
+
+
+def _unknown_names(calibration: Calibration, cluster: ClusterSpec) -> Iterator[str]:
+    """Constants of families and kernel sets that nothing has: no plan reads them."""
+    sets = set(get_args(Kernels))
+    families = {catalog.gpu(name).family for name in catalog.gpu_names()}
+    families |= {gpu.family or gpu.name for gpu in cluster.gpus.values()}
+    parts = {name: name.rpartition(".") for name in calibration.families.keys() - families}
+    unknown = {family or kernels for family, _, kernels in parts.values()} - families
+    for name in sorted(unknown):
+        yield (
+            f"its constants of {name} are of no family of devices and not used: hetplan gpus NAME says the family of a "
+            "device"
+        )
+    unknown = {*calibration.frameworks, *(kernels for family, _, kernels in parts.values() if family)} - sets
+    for name in sorted(unknown):
+        hint = nearest(name, sorted(sets)) or f"known are {', '.join(sorted(sets))}"
+        yield f"its constants of {name} are of no kernel set and not used: {hint}"
 
 
 def _strangers(calibration: Calibration, cluster: ClusterSpec) -> Iterator[str]:
@@ -110,21 +134,59 @@ def _impossible_layers(calibration: Calibration, cluster: ClusterSpec, model: Mo
         yield f"its layers of {model.name} on {gpu} {take}: check seconds"
 
 
+OTHER_UNIT = 10.0
+"""Times what a formula says, or a part of it, from which bytes and elements are doubted: kernels differ less."""
+
+
+def _impossible_bytes(calibration: Calibration, cluster: ClusterSpec, model: ModelSpec) -> Iterator[str]:
+    """Layers of the model that are said to keep, or to have, far more or less than they can."""
+    name, gpus = name_key(model.name), set(map(name_key, cluster.gpus))
+    if shapes(calibration).get(name, set()) - {shape_text(model)}:
+        return  # of another size
+    told: dict[tuple[str, str], float] = {}
+    for point in calibration.layers:
+        if name_key(point.model) != name or name_key(point.gpu) not in gpus:
+            continue
+        kept = activation_bytes_per_layer(
+            model,
+            tp=point.tp,
+            micro_batch=point.micro_batch,
+            recompute="none",
+            sequence_parallel=False,
+            eager=True,
+        )
+        for key, measured, by_formula in (
+            ("activation_bytes", point.activation_bytes, kept),
+            ("parameters", point.parameters, layer_elements(model, tp=point.tp)),
+        ):
+            if measured and not 1 / OTHER_UNIT < measured / by_formula < OTHER_UNIT:
+                told.setdefault((point.gpu, key), measured / by_formula)
+    for (gpu, key), times in told.items():
+        have = f"have {significant(times)} times the {key} that formulas give them"
+        yield f"its layers of {model.name} on {gpu} {have}: check {key}"
+
+
 IN_THE_SWITCH = 2.0
 """By how much switches that add up shorten what each device sends in an all-reduce."""
 
 
-def _fast_links(calibration: Calibration, cluster: ClusterSpec) -> Iterator[str]:
-    """Links that are said to carry more than the file gives them."""
+def _impossible_links(calibration: Calibration, cluster: ClusterSpec) -> Iterator[str]:
+    """Links that are said to carry more than the file gives them, or next to nothing of it."""
     fast: dict[tuple[str, str], float] = {}
+    slow: dict[tuple[str, str], float] = {}
     for point in calibration.link_points:
-        times = _sent_bytes(point) / point.seconds / _wire(cluster, point.link)
-        if times > IN_THE_SWITCH:
-            curve = point.link, point.operation
-            fast[curve] = max(times, fast.get(curve, 0.0))
+        curve, wire = (point.link, point.operation), _wire(cluster, point.link)
+        sent = _sent_bytes(point) / wire
+        if sent > IN_THE_SWITCH * point.seconds:
+            fast[curve] = max(sent / point.seconds, fast.get(curve, 0.0))
+        elif wire < inf and point.seconds > SLOW * sent + SLOW_SECONDS:
+            slow[curve] = max(point.seconds / sent, slow.get(curve, 0.0))
     for (link, operation), times in fast.items():
         need = f"would need {significant(times)} times the bandwidth that {cluster.name} gives the link"
         yield f"its {operation} over {link} {need}: check sizes and seconds"
+    for (link, operation), times in slow.items():
+        take = f"takes {significant(times)} times what it would at the bandwidth that {cluster.name} gives the link"
+        yield f"its {operation} over {link} {take}: check sizes and seconds"
 
 
 def _sent_bytes(point: LinkPoint) -> float:

@@ -22,7 +22,7 @@ from tests.calibration.test_tables import LAYERS, LINKS
 from tests.cli.running import CLUSTER, MODEL, Command
 
 SLOW = Calibration(
-    families={name: GpuFamily(matmul_efficiency=0.01) for name in ("A100", "V100", "Ampere", "Volta")},
+    families={name: GpuFamily(matmul_efficiency=0.01) for name in ("A100", "V100")},
     notes="slow",
 )
 
@@ -253,6 +253,9 @@ def test_show_says_what_a_cluster_and_a_model_lack(hetplan: Command, tables: Pat
     assert found["A100-SXM-80GB", "layers, tp 1"] == ("measured", "micro-batch 1, 2")
     assert found["V100-SXM-16GB", "layers"][0] == "missing"
     assert found["A100-SXM-80GB", "matmul"][0] == "fitted"
+    # Both run Megatron-Core's kernels.
+    assert found["flagscale", "runtime bytes"] == found["megatron", "runtime bytes"]
+    assert found["megatron", "runtime bytes"][0] == "fitted"
     assert found["A100-SXM-80GB", "matmul"][1].endswith(", built in")
     assert found["node:A100-SXM-80GB", "all-reduce"] == ("measured", "8 devices")
     assert found["node:A100-SXM-80GB", "all-gather, reduce-scatter, send"][0] in ("fitted", "assumed")

@@ -199,3 +199,15 @@ def test_progress_on_a_terminal(hetplan: Command, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
     assert hetplan("calibrate", "fit", "--measured", "runs.csv").out == quiet
     assert "fitting" in stream.getvalue()
+
+
+def test_peaks_in_another_unit_are_told(hetplan: Command) -> None:
+    """Gigabytes in place of bytes would widen the bar of memory beyond use."""
+    head = COLUMNS.replace("step_seconds", "step_seconds,peak_memory_bytes,peak_memory_of")
+    lines = rows(*SHAPES).splitlines()
+    for peak, said in (("1.4e10", False), ("22", True)):
+        own = [f"{line},," for line in lines[1:]] + [f"{lines[0]},{peak},device"]
+        Path("peaks.csv").write_text(head + "\n".join(own) + "\n")
+        done = hetplan("calibrate", "fit", "--measured", "peaks.csv")
+        assert done.code == 0
+        assert ("peaks off by more than 3 error bars after the fit: lab-0 (predicted " in done.err) == said

@@ -46,6 +46,21 @@ def test_the_text_of_nccl_tests(hetplan: Command, text: Path) -> None:
     assert found.provenance["nccl-tests"] == "nccl.txt"
 
 
+def test_points_that_contradict_earlier_ones_are_told(hetplan: Command, text: Path) -> None:
+    """The new ones are kept; what is as far apart as two runs are goes without a word."""
+    assert hetplan(*NCCL, "--link", "ib").err == ""
+    for old, new, words in (("40.00   26.21", "42.00   26.21", 0), ("42.00   26.21", "80.00   26.21", 1)):
+        before = (text / "nccl.txt").read_text()
+        (text / "nccl.txt").write_text(before.replace(old, new))
+        done = hetplan(*NCCL, "--link", "ib")
+        assert (done.code, done.err.count("c.yaml and nccl.txt are far apart")) == (0, words)
+    assert "4.2e-05 s" in done.err
+    assert "8e-05 s" in done.err
+    assert [point.seconds for point in load_calibration(text / "c.yaml").link_points][1] == pytest.approx(
+        80e-6
+    )
+
+
 def test_broken_text_stops_with_its_line(hetplan: Command, text: Path) -> None:
     """Nothing is written."""
     (text / "nccl.txt").write_text(TEXT.replace("12.50 ", "12,50 "))

@@ -98,3 +98,28 @@ def test_another_text_is_no_table(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SpecError, match="not UTF-8"):
         read_nccl_tests(path, "ib")
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (TEXT.replace("all_reduce", "all_gather"), "has 2 tables and names all_gather and all_reduce"),
+        (TEXT.replace("Rank  1", "Rank  0"), "has tables of 1 and 2 ranks, expected one number"),
+    ],
+)
+def test_a_file_has_one_test_among_one_number_of_ranks(tmp_path: Path, second: str, message: str) -> None:
+    """Whatever the options say: medians of both would be of neither."""
+    path = written(tmp_path)
+    path.write_text(TEXT + second)
+    with pytest.raises(SpecError, match=message):
+        read_nccl_tests(path, "ib", "all-reduce", 2)
+    path.write_text(TEXT + TEXT)
+    assert len(read_nccl_tests(path, "ib")) == 2
+
+
+def test_prefixes_of_srun(tmp_path: Path) -> None:
+    """``srun --label`` puts the number of the task ahead of each line, aligned to the right."""
+    path = written(tmp_path)
+    plain = read_nccl_tests(path, "ib")
+    path.write_text("".join(f" 0: {line}\n" for line in TEXT.splitlines()))
+    assert read_nccl_tests(path, "ib") == plain

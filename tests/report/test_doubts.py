@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration.values import Calibration, LayerPoint, LinkPoint, Operation
+from planner.calibration.values import (
+    ASSUMED_FAMILY,
+    ASSUMED_FRAMEWORK,
+    Calibration,
+    LayerPoint,
+    LinkPoint,
+    Operation,
+)
 from planner.cli.inputs import Overrides, read_inputs
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import layer_flops, model_flops
@@ -122,3 +129,57 @@ def test_links_faster_than_their_wire_are_doubted(
         assert not any(
             "times the" in line for line in doubts(Calibration(link_points=(there,)), cluster, model)
         )
+
+
+def test_links_in_milliseconds_are_doubted() -> None:
+    """In place of microseconds; small messages wait for their hops, and are not."""
+    cluster, model = inputs()
+    for size, seconds, said in ((2.0**28, 1.6e-3, 0), (2.0**28, 1.6, 1), (2.0**10, 0.02, 0)):
+        point = LinkPoint(
+            link="node:A100-SXM-80GB", operation="all-reduce", members=8, size_bytes=size, seconds=seconds
+        )
+        lines = list(doubts(Calibration(link_points=(point,)), cluster, model))
+        assert len(lines) == said
+        assert all("takes 1020 times what it would at the bandwidth" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"activation_bytes": 9.4e8, "parameters": 1.01e8}, ""),
+        ({"activation_bytes": 9.4e8 / 2**20}, "times the activation_bytes that formulas give them"),
+        ({"parameters": 101.0}, "times the parameters that formulas give them"),
+    ],
+)
+def test_bytes_in_another_unit_are_doubted(change: dict[str, float], said: str) -> None:
+    """Mebibytes or millions in place of bytes and elements, of two devices that share a layer of four sequences."""
+    cluster, model = inputs()
+    point = replace(LAYER, **change)  # type: ignore[arg-type]
+    lines = list(doubts(Calibration(layers=(point,)), cluster, model))
+    assert len(lines) == (said != "")
+    assert all(said in line for line in lines)
+    elsewhere = replace(point, gpu="T4")
+    assert not any(
+        "formulas give" in line for line in doubts(Calibration(layers=(elsewhere,)), cluster, model)
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "kernels", "said"),
+    [
+        ("A100", "megatron", []),
+        ("T4.torch", "torch-2023", []),
+        ("A1000", "megatron", ["its constants of A1000 are of no family of devices"]),
+        ("A100.tensorflow", "megatorn", ["megatorn are of no kernel set", "tensorflow are of no kernel set"]),
+    ],
+)
+def test_constants_that_no_plan_reads_are_doubted(family: str, kernels: str, said: list[str]) -> None:
+    """Families of devices that the cluster lacks are not."""
+    cluster, model = inputs()
+    own = Calibration(
+        families={family: replace(ASSUMED_FAMILY, matmul_efficiency=0.5)},
+        frameworks={kernels: replace(ASSUMED_FRAMEWORK, overlap=0.5)},
+    )
+    lines = list(doubts(own, cluster, model))
+    assert len(lines) == len(said)
+    assert all(part in line for part, line in zip(said, lines, strict=True))
