@@ -1063,19 +1063,25 @@ def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
     ends = model.embedding_parameters if load.first or load.last else 0
     if load.gathers_matrices:
         # The matrices that are whole, and the gradient of the last one.
-        live = max(min(2.0 * layer, LIVE_ELEMENTS), ends, _largest_matrix(model))
-        return size, size * (live + max(ends, _largest_matrix(model))) / load.tp + whole
+        matrix = max(ends, _largest_matrix(model, load))
+        live = max(min(2.0 * layer, LIVE_ELEMENTS), matrix)
+        return size, size * (live + matrix) / load.tp + whole
     return size, 2.0 * size * max(2 * layer, ends) / load.tp + whole
 
 
 def _gathered_at_once(kind: ModelSpec, load: Load) -> float:
     """Elements of a layer that ZeRO 3 gathers, times the devices of a replica: of divided experts a device's own."""
-    ways, adapters = load.folding.ways, kind.layer_adapters
+    adapters = kind.layer_adapters
     apart = 1.0 - gathered_of_code(kind, load.shards_codes)
     others = kind.layer_parameters - kind.expert_parameters - apart * kind.quantised_layer_parameters
     others += adapters.parameters + (load.tp - 1) * adapters.whole
     experts = kind.expert_parameters - apart * kind.quantised_expert_parameters + adapters.experts
-    return others + experts * (load.tp / ways if ways > 1 else 1)
+    return others + experts * _own_experts(load)
+
+
+def _own_experts(load: Load) -> float:
+    """Part of a layer's experts that a device has, times the devices of a replica."""
+    return load.tp / load.folding.ways if load.folding.ways > 1 else 1.0
 
 
 def _largest_in_four_bits(model: ModelSpec, load: Load) -> float:
@@ -1104,13 +1110,16 @@ def _joined(kind: ModelSpec) -> list[tuple[AdapterTarget, AdapterTarget]]:
     return [*pairs, ("gate_proj", "up_proj")] if kind.experts and kind.gated_mlp else pairs
 
 
-def _largest_matrix(model: ModelSpec) -> float:
+def _largest_matrix(model: ModelSpec, load: Load) -> float:
+    """Elements of the largest matrix that is gathered, of divided experts as ``_gathered_at_once`` counts them."""
     if model.runs:
-        return max(_largest_matrix(run.kind) for run in model.runs)
+        return max(_largest_matrix(run.kind, load) for run in model.runs)
     widest = max(model.common_ffn, model.heads * model.head_dim)
     if model.carried is not None:
         widest = max(widest, *(outputs for _, outputs, _ in model.carried.matrices(model.hidden)[:1]))
+    largest: float = model.hidden * widest
     if model.experts is not None:
-        # The experts of a layer are one matrix beside another.
-        widest = max(widest, model.experts.number * (model.mlp_matrices - 1) * model.experts.ffn)
-    return model.hidden * widest
+        # The experts of a layer that a device has are one matrix beside another.
+        one = (model.mlp_matrices - 1) * model.expert_width * model.experts.ffn
+        largest = max(largest, model.experts.number * one * _own_experts(load))
+    return largest

@@ -29,6 +29,7 @@ from planner.cost.memory import (
 from planner.cost.schedules import layers_in_flight
 from planner.cost.values import Memory
 from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec, StateSpec
+from planner.plan.values import Folding
 from tests.worlds import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).device_types[0]
@@ -437,6 +438,19 @@ def test_fp8_products_keep_their_inputs_in_fp8() -> None:
         for each in (model, eight)
     ]
     assert both[0] - both[1] == pytest.approx(1024 * (2 * 2048 + 8192 - 2048))
+
+
+@pytest.mark.parametrize("ways", [1, 2, 4, 8])
+def test_gathered_experts_are_those_of_the_device(ways: int) -> None:
+    """DeepSpeed fetches the experts that a device has as two matrices, the first of double width, and one gradient."""
+    experts = ExpertsSpec.model_validate({"number": 8, "top_k": 2, "ffn": 14336})
+    model = gpt(layers=8, hidden=4096).model_copy(update={"experts": experts, "gated_mlp": True})
+    load = replace(LOAD, layers=8, dp=8, zero=3, first=False, last=False, gathers_matrices=True)
+    load = replace(load, folding=Folding(ep=ways))
+    matrix = 8 / ways * 2 * 4096 * 14336
+    layers = 2 * (model.layer_parameters - (1 - 1 / ways) * model.expert_parameters)
+    held = memory(model, KIND, ASSUMED_FRAMEWORK, load).buffers_bytes
+    assert held == pytest.approx(2 * BUCKET + 2 * (max(min(layers, 1e9), matrix) + matrix))
 
 
 def test_gathered_matrices_are_fewer_than_layers() -> None:
