@@ -17,7 +17,7 @@ from planner.cluster.file import check_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.errors import PlanError, Problem, SpecError
 from planner.field_metadata import json_fields
-from planner.files.document import Document, fail_on, read_as, read_list
+from planner.files.document import MOST_PROBLEMS, Document, fail_on, read_as, read_list
 from planner.files.fields import Fraction, OptionalCount, OptionalPredicted, Predicted, strict, written
 from planner.files.writing import Lines, dump, write_whole
 from planner.frozen import record
@@ -336,7 +336,11 @@ def load_plans(path: Path, cluster: ClusterSpec, model: ModelSpec) -> tuple[Plan
         except PlanError as error:
             others += error.message.splitlines()
     if others:
-        raise PlanError(*dict.fromkeys([*map(str, problems), *others]))
+        lines = list(dict.fromkeys([*map(str, problems), *others]))
+        more = len(lines) - MOST_PROBLEMS
+        if more > 0:
+            lines = [*lines[:MOST_PROBLEMS], f"{path}: and {more:,} more problems at least"]
+        raise PlanError(*lines)
     fail_on(problems)
     return tuple(plans)
 

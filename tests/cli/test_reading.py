@@ -76,6 +76,16 @@ def test_bad_plans_are_named_by_their_number(hetplan: Command, files: Path, text
     assert told in done.err
 
 
+def test_many_wrong_plans_are_told_as_the_first_of_them(hetplan: Command, files: Path) -> None:
+    """A hundred, and how many more there are; whatever rule they break."""
+    (files / "bad.yaml").write_text("- {tp: 7}\n" * 150 + "- {tpp: 1}\n")
+    done = hetplan("predict", "cluster.yaml", "model.yaml", "--plans", "bad.yaml")
+    assert (done.code, done.out) == (2, "")
+    lines = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 101
+    assert lines[-1] == "error: bad.yaml: and 51 more problems at least"
+
+
 def test_predict_takes_one_plan_or_many(hetplan: Command, files: Path) -> None:
     """Neither both nor none; what is kept of one plan is not kept of many."""
     for arguments in (
