@@ -23,7 +23,7 @@ from planner.cli.options import (
     option,
     require_name,
 )
-from planner.cli.output import require_writable, show, show_document
+from planner.cli.output import require_writable, show, show_document, typed
 from planner.cli.process import as_typed, warn
 from planner.cli.progress import measuring
 from planner.errors import UsageError
@@ -83,6 +83,8 @@ class _Writer:
 
     path: Path
     facts: dict[str, str]
+    search: str
+    """The command that goes on with it."""
     latest: Calibration | None = field(default=None)
 
     def keep(self, calibration: Calibration) -> None:
@@ -135,7 +137,9 @@ def measure_device(
     memory = poplar.memory_bytes()
     zeros = integers("--zero", zero, ZERO) or ()
     backend = open_backend(device, require_name(name))
-    writer = _Writer(output, facts_of(backend, spec, as_typed()))
+    searched = Overrides(precision=precision, sequence_length=sequence_length).words()
+    search = typed("hetplan", "search", "CLUSTER", model or "MODEL", *searched)
+    writer = _Writer(output, facts_of(backend, spec, as_typed()), with_calibration(search, output))
     known = before(output, force)
     if poplar.as_poplar:
         _profile_as_poplar(
@@ -194,8 +198,7 @@ def _profile_as_poplar(
     if as_json:
         show_document(document)
     else:
-        then = with_calibration("hetplan search CLUSTER model.yaml", writer.path)
-        show(poplar_section(document), then=then)
+        show(poplar_section(document), then=writer.search)
 
 
 def _model(path: Path | None, precision: str | None, length: int | None) -> ModelSpec | None:
@@ -234,6 +237,4 @@ def _tell(
     if as_json:
         show_document(device_document(told))
     else:
-        model = "MODEL" if request.model is None else "model.yaml"
-        then = with_calibration(f"hetplan search CLUSTER {model}", writer.path)
-        show(*device_sections(told), then=then)
+        show(*device_sections(told), then=writer.search)

@@ -63,6 +63,7 @@ def test_what_was_measured_prices_plans_at_once(hetplan: Command, model: Path) -
 
     again = hetplan(*arguments)
     assert (again.code, again.err) == (0, "")
+    assert again.out.endswith("Next: hetplan search CLUSTER tiny.yaml --calibration c.yaml\n")
     assert load_calibration(model / "c.yaml").layers == found.layers
 
 
