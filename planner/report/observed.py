@@ -37,7 +37,7 @@ def observed_sections(run: ObservedRun) -> Group:
 
 
 def _log(seen: Observed) -> Group:
-    steps = f"{count(len(seen.seconds), 'step time')}, {seen.left_out} warm-up records left out"
+    steps = f"{count(len(seen.seconds), 'step time')}, {count(seen.left_out, 'warm-up record')} left out"
     spread = "unknown, fewer than four step times" if seen.spread is None else percent(seen.spread)
     rows = [("source", seen.source), ("step times", steps), ("spread", spread)]
     shown = pairs(rows)

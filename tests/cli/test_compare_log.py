@@ -109,3 +109,8 @@ def test_one_step_is_an_answer_with_a_warning(hetplan: Command, run: dict[str, f
     assert done.code == 0
     assert "  step times  1 step time, 0 warm-up records left out\n" in done.out
     assert "the log ends within the first 3 steps, which are warm-up" in done.out
+    (files / "short.log").write_text(example_text([3.0, 1.0]))
+    assert (
+        "  step times  1 step time, 1 warm-up record left out\n"
+        in hetplan("compare", "plan.yaml", "--log", "short.log").out
+    )
