@@ -63,7 +63,7 @@ def fit_trial(
 
     A pipeline shows what the host does for each micro-batch, a plan of one stage how much longer measured layers take
     in training; the step time grows with either constant. Raises UsageError for one stage on devices without measured
-    layers, and for a run that the constant cannot explain.
+    layers, for a run that the constant cannot explain, and for one that is faster than the peak of its devices.
     """
     kernels = target(plan.target).kernels_of(model.training.kernels, model.training.attention)
     constant: Told = "micro_batch_launches" if plan.pp > 1 else "layer_factor"
@@ -98,6 +98,13 @@ def fit_trial(
         raise UsageError(
             f"the run is faster than any {WORDS[constant]} would make it",
             hint="`hetplan compare PLAN --log FILE` says where it differs from the plan",
+        )
+    known = estimate(plan, cluster, model, calibration)
+    share = known.mfu * known.step_seconds / observed_seconds
+    if share > 1.0:
+        raise UsageError(
+            f"the run is {share:.3g} times as fast as the peak of its devices allows",
+            hint="check that the log is of this plan, and that its seconds are of whole steps",
         )
     launches, factor = (value, None) if plan.pp > 1 else (None, value)
     return Trial(

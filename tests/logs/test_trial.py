@@ -63,6 +63,16 @@ def test_a_fast_run_has_none() -> None:
     assert fit_trial(plan, spec, jobs.MODEL, ASSUMED, 0.9 * seconds).launches == 0.0
 
 
+def test_a_run_faster_than_the_peak_is_refused() -> None:
+    """It was of another plan, or its seconds are not of a step; just below the peak it is a fast run."""
+    plan, spec = jobs.pipeline(), examples.cluster()
+    known = estimate(plan, spec, jobs.MODEL, ASSUMED)
+    least = known.mfu * known.step_seconds
+    assert fit_trial(plan, spec, jobs.MODEL, ASSUMED, 1.01 * least).launches == 0.0
+    with pytest.raises(UsageError, match="is 2 times as fast as the peak of its devices allows"):
+        fit_trial(plan, spec, jobs.MODEL, ASSUMED, 0.5 * least)
+
+
 def test_what_shows_nothing_is_refused() -> None:
     """One stage of layers that nobody measured, and a run of an hour."""
     with pytest.raises(UsageError, match="was measured on"):
