@@ -140,6 +140,9 @@ def fit_loss(
     if output is not None:
         require_new(output, force, "model.yaml")
     model_spec = read_model(model, Overrides(sequence_length=sequence_length))
+    for path in log:
+        if log.count(path) > 1:
+            raise UsageError(f"--log: {path} is given {log.count(path)} times", hint="name each run once")
     with concerning(*log):
         read = [read_losses(path) for path in log]
         said = _batches(batches, len(log))

@@ -151,7 +151,7 @@ def _expected(item: dict[str, Any]) -> str:
         if context["pattern"] == "^[ -~]+$":
             return "expected text of printable ASCII characters"
         is_name = context["pattern"].startswith(("^[A-Za-z0-9][", "^([A-Za-z0-9]["))
-        return _NAME if is_name else "expected text"
+        return _NAME if is_name else "expected text of another form"
     if item["type"] == "too_short" and context.get("field_type") == "Dictionary":
         return f"expected at least {context['min_length']} key"
     words = _EXPECTED.get(item["type"])

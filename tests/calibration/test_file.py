@@ -227,7 +227,7 @@ def test_nothing_measured_is_a_short_file(tmp_path: Path) -> None:
             20,
             "link_points[0].members: expected a whole number from 2 to 1000000, got 1",
         ),
-        (("link: ib", "link: 'i b'"), 20, "link_points[0].link: expected text"),
+        (("link: ib", "link: 'i b'"), 20, "link_points[0].link: expected text of another form, got "),
         (
             ("default_spread: 0.3", "default_spread: 0"),
             4,

@@ -154,6 +154,9 @@ def test_a_curve_from_logs_is_searched_with(files: Path, hetplan: Command) -> No
     short = hetplan("calibrate", "loss", "model.yaml", "--log", "short.log")
     assert short.code == 2
     assert "too few to fit a curve, expected at least 50" in short.err
+    twice = hetplan("calibrate", "loss", "model.yaml", "--log", "16.log", "--log", "16.log")
+    assert (twice.code, twice.out) == (2, "")
+    assert twice.err.startswith("error: --log: 16.log is given 2 times\n")
     other = hetplan("calibrate", "loss", "model.yaml", "--log", "16.log", "--batches", "32")
     assert other.code == 2
     assert "its global batch is 16, --batches says 32" in other.err
