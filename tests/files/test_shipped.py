@@ -65,6 +65,7 @@ PARAMETERS = {
     "llama_4_scout": 107_769_861_120,
     "llava_1.5_7b": 7_063_427_072,
     "nemotron_h_8b": 8_100_852_736,
+    "nemotron_3_nano": 31_577_937_344,
     "gemma_3_27b": 27_009_346_304,
     "switch_base": 7_439_891_712,
     "switch_xxl": 394_675_073_024,
