@@ -245,16 +245,16 @@ def arguments(job: Job) -> Sections:
 
 
 def read_words(words: Sequence[str]) -> dict[str, Any]:
-    """Settings of arguments: ``--num-layers 8 --swiglu`` is num_layers: 8, swiglu: true."""
-    values: dict[str, Any] = {}
+    """Settings of arguments: ``--num-layers 8 --swiglu`` is num_layers: 8, swiglu: true; several values are a list."""
+    values: dict[str, list[int | str]] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name = word[2:].replace("-", "_")
-            values[name] = True
+            values[name] = []
         else:
-            values[name] = int(word) if word.isdigit() else word
-    return values
+            values[name].append(int(word) if word.isdigit() else word)
+    return {name: each if len(each) > 1 else next(iter(each), True) for name, each in values.items()}
 
 
 CONTEXT = {"ring": "p2p", "ulysses": "a2a"}

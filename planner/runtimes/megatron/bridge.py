@@ -55,7 +55,7 @@ UNLESS: dict[str, object] = {
     ),
     **dict.fromkeys(("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"), False),
     **dict.fromkeys(("model.context_parallel_size", "model.expert_model_parallel_size"), 1),
-    **{f"model.recompute_{each}": None for each in ("granularity", "method", "num_layers")},
+    **{f"model.recompute_{each}": None for each in ("granularity", "method", "num_layers", "modules")},
     **{
         f"model.{each}": None
         for each in ("pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size")
@@ -109,8 +109,8 @@ def _value(name: str, value: Any) -> object:
     if name == "window_size":
         return [int(each) for each in value.split(",")]
     if name == "moe_layer_freq":
-        dense, rest = (int(part.split("*")[1]) for part in value.strip("()").split("+"))
-        return [0] * dense + [1] * rest
+        runs = (part.strip("[]").split("]*") for part in value.strip("()").split("+"))
+        return [int(routed) for routed, layers in runs for _ in range(int(layers))]
     if name == "window_attn_skip_freq" and isinstance(value, str):
         return json.loads(value)
     return value

@@ -74,6 +74,16 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
             **{"model.moe_layer_freq": [0, 0, *[1] * 8], "model.moe_aux_loss_coeff": 1e-3},
         },
     ),
+    "experts, recomputed": (
+        pipeline([5, 3], dp=4, ep=4, recompute="selective"),
+        MIXTRAL,
+        {"model.recompute_modules": ["layernorm", "moe_act"]},
+    ),
+    "experts in every second layer": (
+        pipeline([2, 2], dp=4, ep=4),
+        {**MIXTRAL, "block": ({"feed_forward": "dense"}, {"feed_forward": "experts"})},
+        {"model.moe_layer_freq": [0, 1] * 4, "model.recompute_modules": None},
+    ),
     "windows": (
         pipeline([8], dp=4),
         {**GATED, "window": 8, "window_layers": 3},
