@@ -69,8 +69,10 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
     words += ["--normalization", "RMSNorm"] if model.norm == "rms" else []
     # Latent attention has norms of its low ranks, which Megatron leaves out unless told.
     words += ["--qk-layernorm"] if model.qk_norm or model.latent else []
-    words += [] if model.mlp_bias else ["--disable-bias-linear"]
-    words += ["--add-qkv-bias"] if model.qkv_bias and not model.mlp_bias else []
+    words += [] if _biased(model) else ["--disable-bias-linear"]
+    words += ["--add-qkv-bias"] if model.qkv_bias and not _biased(model) else []
+    # Its grouped experts refuse biases with the fusion that is its default.
+    words += ["--no-bias-dropout-fusion"] if model.experts and _biased(model) else []
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
     words += ["--mtp-num-layers", str(model.training.mtp_layers)] if model.training.mtp_layers else []
     words += _windows(model)
@@ -100,6 +102,15 @@ def _stack(state: StateSpec | None) -> list[str]:
         return words
     words += ["--mamba-num-heads", str(state.heads), "--mamba-head-dim", str(state.head_dim)]
     return [*words, "--mamba-state-dim", str(state.size), "--mamba-num-groups", str(state.groups)]
+
+
+def _biased(model: ModelSpec) -> bool:
+    """True where all of Megatron's matrices have biases, those of experts too; its shared experts refuse them."""
+    if model.experts is None:
+        return model.mlp_bias
+    if model.experts.shared_ffn:
+        return False
+    return model.mlp_bias if model.unlike else model.experts.bias
 
 
 def _feed_forward(model: ModelSpec) -> int:
@@ -184,9 +195,12 @@ def differences(model: ModelSpec) -> Iterator[str]:
 
 def _expert_differences(model: ModelSpec, experts: ExpertsSpec) -> Iterator[str]:
     """Megatron's router and experts have biases where its other matrices have."""
+    biased = _biased(model)
+    if model.unlike and model.mlp_bias != biased:
+        yield "the feed-forwards of dense layers have no biases"
     for what, has in (("the router", experts.router_bias), ("experts", experts.bias)):
-        if has != model.mlp_bias:
-            yield f"{what} {'have' if what == 'experts' else 'has'} {'biases' if model.mlp_bias else 'no biases'}"
+        if has != biased:
+            yield f"{what} {'have' if what == 'experts' else 'has'} {'biases' if biased else 'no biases'}"
 
 
 def _state_differences(state: StateSpec) -> Iterator[str]:
@@ -205,10 +219,11 @@ def _state_differences(state: StateSpec) -> Iterator[str]:
 
 def _bias_differences(model: ModelSpec) -> Iterator[str]:
     """Megatron has biases everywhere, nowhere, or on queries, keys and values alone."""
-    if model.mlp_bias and not model.qkv_bias:
+    biased = _biased(model)
+    if biased and not model.qkv_bias:
         yield "queries, keys and values have biases"
-    if model.mlp_bias != model.output_bias:
-        yield f"the attention output has {'a' if model.mlp_bias else 'no'} bias"
+    if biased != model.output_bias:
+        yield f"the attention output has {'a' if biased else 'no'} bias"
 
 
 Sections = dict[str, list[str]]

@@ -99,6 +99,7 @@ SWITCHES = frozenset(
         "--moe-shared-expert-gate",
         "--multi-latent-attention",
         "--mock-data",
+        "--no-bias-dropout-fusion",
         "--optimizer-cpu-offload",
         "--overlap-cpu-optimizer-d2h-h2d",
         "--overlap-grad-reduce",
@@ -291,6 +292,10 @@ def _check_experts(given: Mapping[str, str], dp: int) -> None:
     pipeline = _number(given, "--pipeline-model-parallel-size", 1) > 1
     if "--use-tp-pp-dp-mapping" in given and pipeline and ep * etp != tp:
         raise EmitError("--use-tp-pp-dp-mapping needs as many replicas of experts as of everything else")
+    if "--disable-bias-linear" not in given and "--no-bias-dropout-fusion" not in given:
+        raise EmitError("--num-experts with biases needs --no-bias-dropout-fusion")
+    if "--disable-bias-linear" not in given and "--moe-shared-expert-intermediate-size" in given:
+        raise EmitError("--moe-shared-expert-intermediate-size needs --disable-bias-linear")
     if tp > 1 and "--sequence-parallel" not in given:
         raise EmitError("--num-experts with tp of at least 2 needs --sequence-parallel")
 

@@ -74,10 +74,16 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
             **{"model.moe_layer_freq": [0, 0, *[1] * 8], "model.moe_aux_loss_coeff": 1e-3},
         },
     ),
-    "experts, recomputed": (
+    "experts with biases, recomputed": (
         pipeline([5, 3], dp=4, ep=4, recompute="selective"),
-        MIXTRAL,
-        {"model.recompute_modules": ["layernorm", "moe_act"]},
+        {
+            **{**GATED, "qkv_bias": True, "output_bias": True},
+            "experts": {"number": 8, "top_k": 2, "ffn": 48, "router_bias": True, "bias": True},
+        },
+        {
+            "model.bias_dropout_fusion": False,
+            "model.recompute_modules": ["layernorm", "moe_act"],
+        },
     ),
     "experts in every second layer": (
         pipeline([2, 2], dp=4, ep=4),

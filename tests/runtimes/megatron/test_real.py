@@ -75,7 +75,7 @@ GPT = {"learned_positions": 64}
 MIXTRAL = {**LLAMA, "experts": {"number": 8, "top_k": 2, "ffn": 48}}
 GPT_OSS = {
     **LLAMA,
-    **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias", "sinks"), True),
+    **dict.fromkeys(("qkv_bias", "output_bias", "sinks"), True),
     "window": 8,
     "window_layers": 4,
     "experts": {"number": 32, "top_k": 4, "ffn": 64, "router_bias": True, "bias": True},

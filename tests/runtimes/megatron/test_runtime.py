@@ -391,16 +391,36 @@ def test_ranks_of_experts_stay_in_megatrons_first_order() -> None:
 
 
 def test_differences_of_experts_are_told() -> None:
-    """Router and experts have biases where everything has."""
+    """Router and attention have biases where experts have; shared experts cannot have any."""
     plain = {"number": 8, "top_k": 2, "ffn": 48}
     assert list(differences(model(8, gated_mlp=True, experts=plain))) == []
     biased = {**plain, "router_bias": True, "bias": True}
-    every = dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), True)
+    every = dict.fromkeys(("qkv_bias", "output_bias"), True)
     assert list(differences(model(8, gated_mlp=True, experts=biased, **every))) == []
     assert list(differences(model(8, gated_mlp=True, experts=biased))) == [
+        "queries, keys and values have biases",
+        "the attention output has a bias",
+    ]
+    shared = {**biased, "shared_ffn": 16}
+    dense = model(8, gated_mlp=True, experts=shared, dense_layers=2, mlp_bias=True, **every)
+    assert list(differences(dense)) == [
+        "the attention output has no bias",
+        "the feed-forwards of dense layers have no biases",
         "the router has no biases",
         "experts have no biases",
     ]
+
+
+def test_experts_with_biases() -> None:
+    """gpt-oss: Megatron refuses them with its fusion of biases and dropout, and in shared experts."""
+    experts = {"number": 8, "top_k": 2, "ffn": 48, "router_bias": True, "bias": True}
+    every = dict.fromkeys(("gated_mlp", "qkv_bias", "output_bias"), True)
+    words = {*model_words(model(8, experts=experts, **every))}
+    assert "--no-bias-dropout-fusion" in words
+    assert not {"--disable-bias-linear", "--add-qkv-bias"} & words
+    words = {*model_words(model(8, experts={**experts, "shared_ffn": 16}, **every))}
+    assert "--no-bias-dropout-fusion" not in words
+    assert {"--disable-bias-linear", "--add-qkv-bias"} <= words
 
 
 def test_latent_attention_has_its_norms() -> None:
