@@ -411,6 +411,16 @@ def test_differences_of_experts_are_told() -> None:
     ]
 
 
+def test_arguments_of_published_models_are_named() -> None:
+    """Those of a router where there is one, and that evaluation is beside the plan."""
+    chosen, experts = pipeline([5, 3]), {"number": 8, "top_k": 2, "ffn": 48}
+    for changes in ({"experts": experts}, {}):
+        files = emit(chosen, CLUSTER, model(8, layers=8, gated_mlp=True, **changes))
+        [told] = [file.text for file in files if file.path == "README.md"]
+        assert ("--moe-router-score-function" in told) == bool(changes)
+        assert "--eval-iters 0" in told
+
+
 def test_experts_with_biases() -> None:
     """gpt-oss: Megatron refuses them with its fusion of biases and dropout, and in shared experts."""
     experts = {"number": 8, "top_k": 2, "ffn": 48, "router_bias": True, "bias": True}
