@@ -315,10 +315,10 @@ class Job:
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Names that stand for nodes which the cluster file does not name, in short form: ``fast-[0-3]``."""
-        used = {pool.name for pool in self.pools}
-        unnamed = (pool for pool in self.cluster.pools if pool.name in used and is_unnamed(pool))
-        return tuple(name for pool in unnamed for name in compress_hosts(pool.hosts))
+        """Names that stand for used nodes which the cluster file does not name, in short form: ``fast-[0-3]``."""
+        unnamed = filter(is_unnamed, self.cluster.pools)
+        used = ([host for host in pool.hosts if host in self.hosts] for pool in unnamed)
+        return tuple(name for hosts in used for name in compress_hosts(hosts))
 
 
 def is_unnamed(pool: PoolSpec) -> bool:

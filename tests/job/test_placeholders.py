@@ -33,10 +33,12 @@ def text(where: ClusterSpec, launcher: str, path: str, chosen: Plan = PLAN) -> s
 
 
 def test_placeholders() -> None:
-    """Of pools in use, in short form; none of hosts with names of their own."""
+    """Of nodes in use, in short form; none of hosts with names of their own."""
     assert job_of(PLAN, UNNAMED, SPEC).placeholders == ("a-[0-1]", "b-0")
     assert job_of(PLAN, named("a"), SPEC).placeholders == ("b-0",)
     assert job_of(PLAN, named("a", "b"), SPEC).placeholders == ()
+    larger = cluster(pool("a", ("T4",), 9), pool("b", ("T4",), 1))
+    assert job_of(PLAN, larger, SPEC).placeholders == ("a-[0-1]", "b-0")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "ssh", "deepspeed"])
