@@ -33,6 +33,8 @@ CONFIGURATIONS: dict[tuple[str, str], dict[str, Any]] = {
     },
 }
 """Module and function of its dense configurations, and their shapes; it takes no shape as arguments."""
+LONGEST = {"llama3": 131072, "qwen3": 40960}
+"""Tokens of a sequence that its models of a module take at most."""
 WORKING = {"bf16": "bfloat16", "fp32": "float32"}
 
 
@@ -57,6 +59,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield f"its pipeline keeps whole gradients until the end of a step, as ZeRO 0 and 1 do, not {plan.zero}"
     if plan.pp == 1 and plan.zero == 1 and first.accumulation_steps > 1:
         yield "it shards gradients in every micro-batch, as ZeRO 2 and 3 do, not 1"
+    if plan.pp > 1 and model.tied_embeddings:
+        yield "its pipelines have no tied embeddings"
     if plan.fewer_steps:
         yield f"its ranks run the same number of micro-batches, in the plan {plan.fewer_steps} replicas one fewer"
     if plan.grid is not None:
@@ -126,18 +130,20 @@ def settings(job: Job) -> dict[str, object]:
 
 
 SCHEDULES: dict[Schedule, str] = {
-    "1f1b": "1F1B",
     "zero-bubble": "InterleavedZeroBubble",
     "zb-v": "ZBVZeroBubble",
     "dualpipe-v": "DualPipeV",
 }
-"""The names that torch has for them."""
+"""The names that torch has for those but 1F1B."""
 
 
 def schedule_of(plan: Plan) -> str:
-    """The name that torch has for a plan's schedule."""
-    interleaved = plan.interleave > 1 and plan.schedule == "1f1b"
-    return "Interleaved1F1B" if interleaved else SCHEDULES[plan.schedule]
+    """The name that torch has for a plan's schedule; its 1F1B takes a micro-batch for each stage at least."""
+    if plan.schedule != "1f1b":
+        return SCHEDULES[plan.schedule]
+    if plan.interleave > 1:
+        return "Interleaved1F1B"
+    return "1F1B" if plan.micro_batches >= plan.pp else "GPipe"
 
 
 def modules(first: int, end: int, plan: Plan) -> str:
@@ -177,11 +183,19 @@ class Titan(PyTorch):
             raise EmitError(
                 f"--library torchtitan: {fault}", hint="leave out --library: hetplan's example runs the plan"
             )
-        if configuration(model) is None:
+        names = configuration(model)
+        if names is None:
             known = ", ".join(function for _, function in CONFIGURATIONS)
             raise EmitError(
                 f"--library torchtitan: none of its configurations has the shape of {model.name}; it has {known}",
                 hint="leave out --library: hetplan's example trains any shape",
+            )
+        module, function = names
+        if model.training.sequence_length > LONGEST[module]:
+            raise EmitError(
+                f"--library torchtitan: {function} takes sequences of at most {LONGEST[module]} tokens, "
+                f"not {model.training.sequence_length}",
+                hint="leave out --library: hetplan's example runs the plan",
             )
 
     def files(self, job: Job) -> tuple[EmittedFile, ...]:

@@ -161,6 +161,14 @@ def test_schedules_have_torchs_names(
     assert found["parallelism.module-fqns-per-model-part"] == wanted
 
 
+def test_fewer_micro_batches_than_stages() -> None:
+    """Torch's 1F1B refuses them; hetplan's example runs all forwards first too."""
+    own = (group("a", "A100", count=4),)
+    chosen = plan("torch", 1, [20, 12], [own, own])
+    found = settings(job_of(chosen, CLUSTER, shaped("llama3_8b", 4), library=("torchtitan",)))
+    assert found["parallelism.pipeline-parallel-schedule"] == "GPipe"
+
+
 def test_its_stages_are_the_plans(own_answers: dict[str, Any]) -> None:
     """Every module stands on one stage, the uneven layers as planned."""
     first, last = own_answers["stages"]["ok"]["modules"]
@@ -256,6 +264,21 @@ def test_what_it_cannot_say(name: str) -> None:
         job_of(chosen, CLUSTER, spec, library=("torchtitan",))
     assert "leave out --library" in (caught.value.hint or "")
     job_of(chosen, CLUSTER, spec)
+
+
+def test_limits_of_its_configurations() -> None:
+    """Tied embeddings are on one stage; positions go as far as the models were published with."""
+    own = (group("a", "A100", count=4, steps=2, share=2),)
+    chosen = plan("torch", 1, [20, 8], [own, own])
+    with pytest.raises(EmitError, match="no tied embeddings"):
+        job_of(chosen, CLUSTER, shaped("qwen3_0_6b", 8), library=("torchtitan",))
+    for name, tokens in (("qwen3_32b", 40960), ("llama3_8b", 131072)):
+        chosen = plan("torch", 3, [shaped(name, 16).layers], [(group("a", "A100", count=16),)])
+        spec = shaped(name, 16, sequence_length=tokens)
+        job_of(chosen, CLUSTER, spec, library=("torchtitan",))
+        longer = shaped(name, 16, sequence_length=tokens + 2)
+        with pytest.raises(EmitError, match=f"at most {tokens} tokens, not {tokens + 2}"):
+            job_of(chosen, CLUSTER, longer, library=("torchtitan",))
 
 
 def test_unknown_shapes_and_libraries() -> None:
