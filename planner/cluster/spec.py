@@ -97,7 +97,7 @@ class NicSpec(Frozen):
     interface: DeviceNames | None = None
     """Network interface name(s) for socket traffic, e.g. ``ens1`` (NCCL_SOCKET_IFNAME)."""
     hca: DeviceNames | None = None
-    """RDMA device name(s), e.g. ``mlx5_0,mlx5_1`` (NCCL_IB_HCA)."""
+    """RDMA device names (NCCL_IB_HCA): of each card (``mlx5_0,mlx5_1``), or fewer that several begin with: ``mlx5``."""
 
 
 class Pool(Frozen):

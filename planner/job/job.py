@@ -153,9 +153,12 @@ def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]
     lines: list[Line] = [f"# RDMA: fabric {fabric} ({spec.provider or spec.kind})."]
     if spec.provider not in (None, "azure"):
         return [*lines, *_plugin_lines(pool, fabric, spec.provider)]
-    names = [nic.hca for nic in pool.nics if nic.fabric == fabric and nic.hca]
-    if names:
-        lines.append(("NCCL_IB_HCA", f"={','.join(names)}"))
+    cards = [nic for nic in pool.nics if nic.fabric == fabric and nic.hca]
+    if cards:
+        names = ",".join(nic.hca for nic in cards if nic.hca)
+        # Fewer names than cards are those that several begin with: mlx5 of mlx5_0 and mlx5_1.
+        whole = names.count(",") + 1 >= sum(nic.count for nic in cards)
+        lines.append(("NCCL_IB_HCA", f"={names}" if whole else names))
     else:
         lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA='=DEVICE,DEVICE'"])
     if spec.kind == "roce":

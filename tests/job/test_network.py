@@ -46,6 +46,18 @@ def test_shared_infiniband() -> None:
     ]
 
 
+def test_names_that_devices_begin_with() -> None:
+    """NCCL would find no device that is called mlx5 exactly; as many names as cards are whole ones."""
+    for names, count, expected in (
+        ("mlx5", 8, "mlx5"),
+        ("mlx5_0,mlx5_1", 2, "'=mlx5_0,mlx5_1'"),
+        ("mlx5_0,mlx5_1", 8, "mlx5_0,mlx5_1"),
+    ):
+        cards = nic("ib", "ens2", names).model_copy(update={"count": count})
+        where = cluster(pool("a", ("A100",), 2, (cards,)))
+        assert f"export NCCL_IB_HCA={expected}" in environment(where, start("a", "a"), "a")
+
+
 def test_roce_names_its_address() -> None:
     """RoCE needs the index of its address."""
     where = cluster(pool("a", ("A100",), 2, (ROCE,)))
