@@ -74,6 +74,7 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
     # Its grouped experts refuse biases with the fusion that is its default.
     words += ["--no-bias-dropout-fusion"] if model.experts and _biased(model) else []
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
+    words += ["--bert-no-binary-head"] if model.kind == "encoder" else []
     words += ["--mtp-num-layers", str(model.training.mtp_layers)] if model.training.mtp_layers else []
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
@@ -386,7 +387,7 @@ def _optimizer(model: ModelSpec) -> list[str]:
 
 def _data(model: ModelSpec) -> list[str]:
     if model.kind == "encoder":
-        return ["--tokenizer-type", "BertWordPieceLowerCase", "--bert-no-binary-head"]
+        return ["--tokenizer-type", "BertWordPieceLowerCase"]
     return ["--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(model.vocab)]
 
 

@@ -143,8 +143,7 @@ def question(case: Case) -> dict[str, Any]:
     words = [word for part in arguments(job).values() for word in part]
     check_arguments(words, case.plan.devices)
     if case.model.kind == "encoder":
-        stand_in = ["--bert-no-binary-head", *shlex.split(REST)[4:]]
-        words = [*words[: words.index("--tokenizer-type")], *stand_in]
+        words = [*words[: words.index("--tokenizer-type")], *shlex.split(REST)[4:]]
     return {"args": words, "world": case.plan.devices, "environment": environment(case)}
 
 

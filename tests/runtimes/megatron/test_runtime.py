@@ -194,12 +194,13 @@ def test_one_stage_one_replica() -> None:
 
 
 def test_encoder() -> None:
-    """BERT runs by Megatron's own BERT script on the user's data."""
+    """BERT runs by Megatron's own BERT script on the user's data, of single sentences whatever these say."""
     spec = model(8, kind="encoder", learned_positions=16)
     made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, spec)}
     assert "examples/bert/pretrain_bert.py" in made["launch.sh"]
     assert "encoders have no mock data" in made["args.sh"]
     assert "--mock-data" not in made["args.sh"]
+    assert "  --bert-no-binary-head\n" in made["args.sh"]
 
 
 @pytest.mark.parametrize(
