@@ -62,6 +62,8 @@ UNLESS: dict[str, object] = {
         for each in ("pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size")
     },
     "dist.use_tp_pp_dp_mapping": False,
+    # Megatron's own: a recipe's may be above a rate that is given, which it would refuse.
+    "optimizer.min_lr": 0.0,
 }
 """What a plan without them has, whatever the recipe chose; that of ``RECIPE`` shards the optimizer."""
 TUNABLE = {"train.train_iters": "TRAIN_ITERS", "optimizer.lr": "LR", "optimizer.clip_grad": "CLIP_GRAD"}

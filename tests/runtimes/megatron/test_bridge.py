@@ -50,7 +50,8 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
             **{"ddp.use_distributed_optimizer": True, "optimizer.use_distributed_optimizer": True},
             **{"train.micro_batch_size": 1, "train.global_batch_size": 8, "train.train_iters": 100},
             **{"dataset.seq_length": 16, "tokenizer.vocab_size": 64, "mixed_precision": "bf16_mixed"},
-            **{"logger.log_interval": 1, "optimizer.lr": 1e-4, "model.attention_dropout": 0},
+            **{"logger.log_interval": 1, "model.attention_dropout": 0},
+            **{"optimizer.lr": 1e-4, "optimizer.min_lr": 0.0},
         },
     ),
     "chunks": (
