@@ -71,8 +71,9 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
     words += ["--qk-layernorm"] if model.qk_norm or model.latent else []
     words += [] if _biased(model) else ["--disable-bias-linear"]
     words += ["--add-qkv-bias"] if model.qkv_bias and not _biased(model) else []
-    # Its grouped experts refuse biases with the fusion that is its default.
-    words += ["--no-bias-dropout-fusion"] if model.experts and _biased(model) else []
+    if model.experts and _biased(model):
+        # Its grouped experts refuse biases with the fusions that are its default.
+        words += ["--no-bias-dropout-fusion", *([] if model.gated_mlp else ["--no-bias-gelu-fusion"])]
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
     words += ["--bert-no-binary-head"] if model.kind == "encoder" else []
     words += ["--mtp-num-layers", str(model.training.mtp_layers)] if model.training.mtp_layers else []

@@ -38,6 +38,7 @@ RENAMED: dict[str, dict[str, object]] = {
     "swiglu": {"gated_linear_unit": True, "activation_func": "silu"},
     "disable_bias_linear": {"add_bias_linear": False},
     "no_bias_dropout_fusion": {"bias_dropout_fusion": False},
+    "no_bias_gelu_fusion": {"bias_activation_fusion": False},
     "untie_embeddings_and_output_weights": {"share_embeddings_and_output_weights": False},
     # What these say stands in other overrides: groups of queries, the length, bf16 and mock data.
     **{name: {} for name in ("group_query_attention", "max_position_embeddings", "bf16", "fp16")},

@@ -100,6 +100,7 @@ SWITCHES = frozenset(
         "--multi-latent-attention",
         "--mock-data",
         "--no-bias-dropout-fusion",
+        "--no-bias-gelu-fusion",
         "--optimizer-cpu-offload",
         "--overlap-cpu-optimizer-d2h-h2d",
         "--overlap-grad-reduce",
@@ -294,6 +295,8 @@ def _check_experts(given: Mapping[str, str], dp: int) -> None:
         raise EmitError("--use-tp-pp-dp-mapping needs as many replicas of experts as of everything else")
     if "--disable-bias-linear" not in given and "--no-bias-dropout-fusion" not in given:
         raise EmitError("--num-experts with biases needs --no-bias-dropout-fusion")
+    if not {"--disable-bias-linear", "--swiglu", "--no-bias-gelu-fusion"} & {*given}:
+        raise EmitError("--num-experts with biases and without gates needs --no-bias-gelu-fusion")
     if "--disable-bias-linear" not in given and "--moe-shared-expert-intermediate-size" in given:
         raise EmitError("--moe-shared-expert-intermediate-size needs --disable-bias-linear")
     if tp > 1 and "--sequence-parallel" not in given:

@@ -428,7 +428,8 @@ def test_experts_with_biases() -> None:
     every = dict.fromkeys(("gated_mlp", "qkv_bias", "output_bias"), True)
     words = {*model_words(model(8, experts=experts, **every))}
     assert "--no-bias-dropout-fusion" in words
-    assert not {"--disable-bias-linear", "--add-qkv-bias"} & words
+    assert not {"--disable-bias-linear", "--add-qkv-bias", "--no-bias-gelu-fusion"} & words
+    assert "--no-bias-gelu-fusion" in model_words(model(8, experts=experts))
     words = {*model_words(model(8, experts={**experts, "shared_ffn": 16}, **every))}
     assert "--no-bias-dropout-fusion" not in words
     assert {"--disable-bias-linear", "--add-qkv-bias"} <= words
