@@ -182,6 +182,10 @@ def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
         "folder of each pool's own on NVMe": plan.offload.uses_nvme,
         "groups of replicas that share states (HSDP)": plan.shard_size is not None,
         "unequal shards": plan.unequal_shards,
+        "divided sequences": plan.cp > 1,
+        "islands": not plan.sync.exact,
+        "backup replicas": plan.backup > 0,
+        "products in fp8": job.model.training.precision == "fp8",
     }
     for what in (name for name, used in lacking.items() if used):
         raise EmitError(f"launcher accelerate: its configuration has no {what}", hint=INSTEAD)

@@ -12,7 +12,7 @@ from planner.cluster.spec import HostSpec
 from planner.emit.interface import emit, folder_files, job_of, write_folder
 from planner.errors import EmitError
 from planner.model.spec import ExpertsSpec
-from planner.plan.values import Offload, Plan, ZeroPlus
+from planner.plan.values import Offload, Plan, Sync, ZeroPlus
 from tests.launchers.stand_ins import SSH, folder_of, run
 from tests.launchers.test_engines import one_pool
 from tests.training.launching import launch, losses
@@ -101,9 +101,15 @@ def test_what_it_cannot_express(tmp_path: Path) -> None:
         ({"offload": Offload(optimizer="nvme")}, "folder of each pool's own on NVMe"),
         ({"zero_plus": ZeroPlus(secondary=2)}, r"ZeRO\+\+"),
         ({"target": "torch", "shard_size": 2}, "groups of replicas that share states"),
+        ({"cp": 2, "cp_kind": "ulysses"}, "divided sequences"),
+        ({"target": "torch", "zero": 0, "backup": 1}, "backup replicas"),
+        ({"target": "torch", "zero": 0, "sync": Sync(every=8)}, "islands"),
     ):
         with pytest.raises(EmitError, match=f"its configuration has no {what}"):
             folder_of(tmp_path, "accelerate", dataclasses.replace(whole, **changes), with_hosts)
+    eight = model(8, layers=4, hidden=64, head_dim=16, precision="fp8")
+    with pytest.raises(EmitError, match="no products in fp8"):
+        folder_files(job_of(two_nodes("torch", 3), where, eight), "accelerate")
 
 
 @pytest.mark.slow
