@@ -56,7 +56,7 @@ FORWARD_KERNELS = 20
 """Kernels of one layer's forward in an eager framework: products, attention, norms, element-wise, reshapes."""
 
 HOST_JITTER = 0.06
-"""Growth of the launch time with each doubling of the hosts' processes that meet in every layer."""
+"""Growth of the launch time with each doubling of a node's processes that meet in every layer."""
 
 EXPERT_KERNELS = 65
 """More of them with experts, as ``transformer/moe`` of Megatron-Core 0.20 calls them: router, choice and balancing loss
@@ -773,8 +773,9 @@ def layer_pass(
         launches += DISPATCH_KERNELS if model.training.cuda_graphs == "layers" else EXPERT_KERNELS
         launches += each * (model.experts.number / folding.ep if target.kernel_per_expert else 1)
     seconds = device.family.launch_seconds * device.framework.host_factor
-    # Every collective waits for the slowest of its members' hosts.
-    seconds = seconds * (1.0 + HOST_JITTER * log2(tp))
+    # Every collective waits for the slowest of its members' processes, which share the processors of a node.
+    together = min(tp, device.kind.per_node // device.kind.nodes_each)
+    seconds = seconds * (1.0 + HOST_JITTER * log2(together))
     more, dealing = 0.0, target.dealing
     if tp > 1 and dealing is not None and device.kernels in dealing.kernels:
         dealt, trained = dealt_tensors(model, split=sequence_parallel)

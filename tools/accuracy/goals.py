@@ -170,6 +170,12 @@ REASONS = {
         "3.65 ms a layer at h 1024, 3.25 ms at h 2048). Within a shape they agree to 1 %. A form of 14 free "
         "constants reaches 4.9 %, with products at 122 % of the peak."
     ),
+    "megatron-2022": (
+        "its nine runs, of Megatron a year younger than the others with these kernels, are predicted 1 to 9 % too "
+        "slow, those that recompute all and those that do not alike. With replicas on several nodes among what is "
+        "fitted to (docs/measurements.md) tensor-parallel traffic is slower than it was in them; without, the mean "
+        "is 4.2 %."
+    ),
     "vtrain-multi-node": (
         "two runs (tp 2, pp 16, dp 16; {odd} of them here) are 1.3 to 1.5 times as slow as their neighbours with the "
         "same bubble; without them the mean is {mean} and Spearman {order}. Five more with tp 2 or 4 on 512 devices "
