@@ -528,12 +528,15 @@ def with_unlike_layers(seed: int) -> Problem:
 
 
 def with_stacked_layers(seed: int) -> Problem:
-    """The same as Megatron stacks them, with states whose heads and groups tensor parallelism divides or not."""
+    """The same as Megatron has them, with states whose heads and groups tensor parallelism divides or not.
+
+    Mixers and feed-forwards of Mamba 2 may stand on their own, gated delta rules stand in place of attention.
+    """
     spec, model, calibration = with_unlike_layers(seed)
     draw = random.Random(seed + 31)
-    heads = draw.choice([2, 4])
+    heads, delta = draw.choice([2, 4]), draw.random() < 0.4
     state = StateSpec(
-        kind="mamba2",
+        kind="delta" if delta else "mamba2",
         heads=heads,
         head_dim=model.hidden // heads,
         size=draw.choice([16, 64]),
@@ -542,12 +545,15 @@ def with_stacked_layers(seed: int) -> Problem:
     )
 
     def alone(runs: tuple[RunSpec, ...] | None) -> tuple[RunSpec, ...] | None:
-        apart = (
-            run.model_copy(update={"mixer": "state"}) if run.mixer == "both" else run for run in runs or ()
-        )
-        return tuple(apart) or None
+        made = []
+        for run in runs or ():
+            mixer = "state" if run.mixer == "both" or (delta and run.mixer == "none") else run.mixer
+            feeds = "dense" if delta and run.feed_forward == "none" else run.feed_forward
+            made.append(run.model_copy(update={"mixer": mixer, "feed_forward": feeds}))
+        return tuple(made) or None
 
-    own = (RunSpec(mixer="state", feed_forward="none"), *(alone(model.block) or (RunSpec(),)))
+    first = RunSpec(mixer="state", feed_forward="dense" if delta else "none")
+    own = (first, *(alone(model.block) or (RunSpec(),)))
     ends = {"ahead": alone(model.ahead), "behind": alone(model.behind)}
     update = {"tower": None, "state": state, "block": own, "sinks": False, "qk_norm": False, **ends}
     return spec, model.model_copy(update=update), calibration

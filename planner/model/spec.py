@@ -1099,6 +1099,12 @@ class ModelSpec(Frozen):
         """True when every layer is attention and a feed-forward."""
         return all(kind.mixer == "attention" and kind.sublayers == 2 for kind in self.kinds)
 
+    @property
+    def stacked(self) -> bool:
+        """True when not every layer is attention, or a gated delta rule in its place, and a feed-forward."""
+        whole = all(kind.mixer in ("attention", "state") and kind.sublayers == 2 for kind in self.kinds)
+        return not (whole and {*self.states} <= {"delta"})
+
     @cached_property
     def sublayers(self) -> int:
         """Mixers and feed-forwards of a layer, with a residual sum each."""

@@ -209,13 +209,14 @@ FP8_COLUMNS = 16
 
 
 def _unstacked(model: ModelSpec) -> str:
-    """What layers of attention lack where mixers and feed-forwards are stacked on their own; empty for nothing."""
-    others = "beside layers of other kinds"
+    """What layers of attention lack beside others, and more of it where these stand on their own; empty for nothing."""
+    others, alone = "beside layers of other kinds", model.stacked
     reasons = {
         "attention and a state side by side in a layer": any(kind.mixer == "both" for kind in model.kinds),
-        f"norms of queries and keys {others}": bool(model.qk_norm),
+        "gated delta rules without feed-forwards": alone and "delta" in model.states,
+        f"norms of queries and keys {others}": alone and bool(model.qk_norm),
+        f"sinks {others}": alone and model.sinks,
         f"sliding windows {others}": model.window is not None,
-        f"sinks {others}": model.sinks,
         f"latent attention {others}": model.latent is not None,
         f"states whose first projection is not a multiple of {FP8_COLUMNS} wide in fp8": model.training.precision
         == "fp8"

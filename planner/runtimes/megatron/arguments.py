@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Any
 
@@ -25,8 +25,8 @@ SYMBOLS = {"attention": "*", "state": "M", "dense": "-", "experts": "E", "none":
 
 
 CONVOLVED = 4
-"""Tokens that the convolution of Megatron's layers with a state sees."""
-CHUNK = 128
+"""Tokens that the convolution of Megatron's layers of Mamba 2 sees."""
+CHUNK = {"mamba2": 128, "delta": 64}
 """Tokens that they work on at once."""
 
 
@@ -44,7 +44,7 @@ def _counts(plan: Plan, model: ModelSpec) -> list[int]:
 def layout(plan: Plan, model: ModelSpec) -> str:
     """The layers of each chunk: their number, or a symbol for each mixer and feed-forward where they differ."""
     counts, further = _counts(plan, model), model.training.mtp_layers
-    if not model.usual_layers:
+    if model.stacked:
         symbols = [SYMBOLS[mixer] + SYMBOLS[feeds] for mixer, feeds in model.ordered]
         rest = iter(symbols)
         return "|".join("".join(islice(rest, count)) for count in counts) + f"/{symbols[-1]}" * further
@@ -54,7 +54,7 @@ def layout(plan: Plan, model: ModelSpec) -> str:
 def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> list[str]:
     """Arguments that give Megatron the shape, as near as it comes, and how tokens travel to experts."""
     words = [
-        *(("--num-layers", str(model.all_layers)) if model.usual_layers else _stack(model.state)),
+        *(_stack(model.state) if model.stacked else ("--num-layers", str(model.all_layers))),
         *("--hidden-size", str(model.hidden)),
         *("--ffn-hidden-size", str(_feed_forward(model))),
         *("--num-attention-heads", str(model.heads)),
@@ -80,10 +80,12 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
     words += _experts(model.experts, dispatcher) if model.experts else []
-    if model.experts and model.unlike and model.usual_layers:
-        alike = groupby(feeds == "experts" for _, feeds in model.ordered)
-        runs = [f"[{int(routed)}]*{len(list(layers))}" for routed, layers in alike]
-        words += ["--moe-layer-freq", f"({'+'.join(runs)})"]
+    words += ["--attention-output-gate"] if model.output_gate else []
+    words += _replaced(model, model.state) if model.states and model.state and not model.stacked else []
+    routed = [feeds == "experts" for _, feeds in model.ordered]
+    words += (
+        ["--moe-layer-freq", _by_layer(routed)] if 0 < sum(routed) < len(routed) and not model.stacked else []
+    )
     words += ["--attention-backend", "unfused"] if model.training.attention == "unfused" else []
     if not model.drops:
         words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
@@ -94,7 +96,27 @@ def _positions(model: ModelSpec) -> str:
     """Behind layers that carry a state along the sequence attention has no positions (Nemotron-H, Granite 4)."""
     if model.learned_positions:
         return "learned_absolute"
-    return "none" if model.states else "rope"
+    return "none" if model.states and model.stacked else "rope"
+
+
+def _by_layer(chosen: Iterable[bool]) -> str:
+    """An expression for a list of a 1 for each layer that is chosen, and a 0 for each other: ``([0]*1+[1]*47)``."""
+    runs = (f"[{int(value)}]*{len(list(layers))}" for value, layers in groupby(chosen))
+    return f"({'+'.join(runs)})"
+
+
+def _replaced(model: ModelSpec, state: StateSpec) -> list[str]:
+    """Layers with a gated delta rule in place of attention, which the others keep: every n-th, or where a list says."""
+    replaced = [mixer == "state" for mixer, _ in model.ordered]
+    every = replaced.index(False) + 1 if False in replaced else 0
+    regular = every and all(each == bool((index + 1) % every) for index, each in enumerate(replaced))
+    return [
+        *("--experimental-attention-variant", "gdn"),
+        *("--linear-attention-freq", str(every) if regular else _by_layer(replaced)),
+        *("--linear-conv-kernel-dim", str(state.conv)),
+        *("--linear-num-key-heads", str(state.groups), "--linear-key-head-dim", str(state.size)),
+        *("--linear-num-value-heads", str(state.heads), "--linear-value-head-dim", str(state.head_dim)),
+    ]
 
 
 def _stack(state: StateSpec | None) -> list[str]:
@@ -206,17 +228,19 @@ def _expert_differences(model: ModelSpec, experts: ExpertsSpec) -> Iterator[str]
 
 
 def _state_differences(state: StateSpec) -> Iterator[str]:
-    """Megatron's mixer has what Nemotron-H's has (``MambaMixer``)."""
+    """Megatron's mixers have what those of Nemotron-H and Qwen3-Next have (``MambaMixer``, ``GatedDeltaNet``)."""
+    delta = state.kind == "delta"
     if state.bias:
         yield "projections of layers with a state have no biases"
-    if not state.conv_bias:
-        yield "convolutions of layers with a state have a bias"
-    if state.conv != CONVOLVED:
+    if state.conv_bias == delta:
+        yield f"convolutions of layers with a state have {'no' if delta else 'a'} bias"
+    if state.conv != CONVOLVED and not delta:
         yield f"convolutions of layers with a state see {CONVOLVED} tokens instead of {state.conv}"
     if not state.norm:
         yield "what layers with a state make is normalised"
-    if state.chunk != CHUNK:
-        yield f"layers with a state work on {CHUNK} tokens at once instead of {state.chunk}"
+    chunk = CHUNK["delta" if delta else "mamba2"]
+    if state.chunk != chunk:
+        yield f"layers with a state work on {chunk} tokens at once instead of {state.chunk}"
 
 
 def _bias_differences(model: ModelSpec) -> Iterator[str]:
@@ -281,7 +305,7 @@ CONTEXT = {"ring": "p2p", "ulysses": "a2a"}
 def _parallel(plan: Plan, model: ModelSpec, stages_first: bool) -> list[str]:
     tp = plan.stages[0].replicas[0].tp
     words = ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(plan.pp)]
-    if not model.usual_layers:
+    if model.stacked:
         words += ["--hybrid-layer-pattern", layout(plan, model)]
     elif plan.pp > 1:
         words += ["--pipeline-model-parallel-layout", layout(plan, model)]

@@ -79,8 +79,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield f"{RECIPE} predicts no further tokens"
     if model.latent is not None:
         yield f"{RECIPE} has no latent attention"
-    if not model.usual_layers:
-        yield f"{RECIPE} has layers of attention and a feed-forward alone"
+    if not model.usual_layers or model.output_gate:
+        yield f"{RECIPE} has layers of plain attention and a feed-forward alone"
     if training.precision not in FORMATS:
         yield f"it is written for {', '.join(FORMATS)}"
     if training.precision == "bf16" and gradients_of(CAPABILITIES, training, plan.zero).reduced != "fp32":

@@ -65,14 +65,16 @@ CAPABILITIES = Capabilities(
     experts="parallel",
     splits_experts=True,
     kernel_per_expert=True,
-    # ``HybridModel`` of Megatron-Core: Mamba 2, attention, feed-forwards and experts in any order.
-    states=("mamba2",),
+    # ``HybridModel`` of Megatron-Core has Mamba 2, attention, feed-forwards and experts in any order, its GPT model
+    # gated delta rules in place of attention.
+    states=("mamba2", "delta"),
     splits_states=True,
     unlike_layers="mixers",
     latent_experts=True,
     latent_attention=True,
     further_tokens=True,
     sinks=True,
+    output_gate=True,
     windows=True,
     # NeMo and Megatron Bridge.
     documents=("documents",),

@@ -113,7 +113,7 @@ def _text(networks: dict[str, str]) -> str:
 ENTRY = {"decoder": "pretrain_gpt.py", "encoder": "examples/bert/pretrain_bert.py"}
 """Megatron's training script of each kind of model, relative to its checkout."""
 STACK_ENTRY = "pretrain_hybrid.py"
-"""That of decoders whose layers are not all attention and a feed-forward."""
+"""That of decoders whose mixers and feed-forwards stand on their own."""
 
 PROLOGUE = """\
   : "${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of Megatron-LM}"
@@ -184,7 +184,7 @@ class Megatron(Runtime):
     def files(self, job: Job) -> tuple[EmittedFile, ...]:
         """The plan in Megatron's words, and the network of each process group."""
         script = EmittedFile("args.sh", arguments_script(arguments(job), job.model))
-        name = ENTRY[job.model.kind] if job.model.usual_layers else STACK_ENTRY
+        name = STACK_ENTRY if job.model.stacked else ENTRY[job.model.kind]
         entry = f'"$MEGATRON_PATH/{name}"'
         words, network = '"${MEGATRON_ARGS[@]}"', "--nccl-communicator-config-path "
         return (script, *started(job, f"{PROLOGUE}{KERNELS}", entry, words, network))

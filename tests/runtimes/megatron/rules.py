@@ -22,6 +22,7 @@ VALUED = frozenset(
         "--cp-comm-type",
         "--expert-model-parallel-size",
         "--expert-tensor-parallel-size",
+        "--experimental-attention-variant",
         "--kv-lora-rank",
         "--mtp-num-layers",
         "--moe-aux-loss-coeff",
@@ -53,6 +54,12 @@ VALUED = frozenset(
         "--hidden-size",
         "--hybrid-layer-pattern",
         "--kv-channels",
+        "--linear-attention-freq",
+        "--linear-conv-kernel-dim",
+        "--linear-key-head-dim",
+        "--linear-num-key-heads",
+        "--linear-num-value-heads",
+        "--linear-value-head-dim",
         "--lr",
         "--mamba-head-dim",
         "--mamba-num-groups",
@@ -84,6 +91,7 @@ VALUED = frozenset(
 )
 SWITCHES = frozenset(
     {
+        "--attention-output-gate",
         "--accumulate-allreduce-grads-in-fp32",
         "--add-qkv-bias",
         "--bert-no-binary-head",
@@ -205,6 +213,8 @@ def _check_shape(given: Mapping[str, str]) -> None:
             _number(given, "--hidden-size"),
             "--hidden-size must be a multiple of --num-attention-heads",
         )
+    for name in ("--linear-num-key-heads", "--linear-num-value-heads"):
+        _divides(tp, _number(given, name, tp), f"{name} must be a multiple of tp")
     sequence = _number(given, "--seq-length")
     if _number(given, "--max-position-embeddings") < sequence:
         raise EmitError("--max-position-embeddings must be at least --seq-length")

@@ -214,7 +214,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "state": {"kind": "mamba2", "head_dim": 64, "size": 16, "chunk": 128},
             "block": ({"mixer": "state"}, {"mixer": "attention"}),
         },
-        "has layers of attention and a feed-forward alone",
+        "has layers of plain attention and a feed-forward alone",
     ),
     "latent": (
         {"latent": LatentSpec(q_rank=16, kv_rank=8, rope_dim=4, value_dim=8)},

@@ -95,6 +95,13 @@ NEMOTRON_3 = {
     "experts": {"number": 8, "top_k": 2, "ffn": 48, "hidden": 32, "shared_ffn": 96},
     "block": (*MIXED, {"mixer": "none", "feed_forward": "experts"}),
 }
+DELTA = {"kind": "delta", "heads": 8, "head_dim": 8, "size": 8, "groups": 4, "conv_bias": False, "chunk": 64}
+QWEN_NEXT = {
+    **LLAMA,
+    **{"qk_norm": True, "output_gate": True, "kv_heads": 4, "state": DELTA},
+    "block": ({"mixer": "state", "layers": 3}, {"mixer": "attention"}),
+    "experts": {"number": 8, "top_k": 2, "ffn": 48, "shared_ffn": 48, "shared_gate": True},
+}
 EIGHTS = cluster(pool("a", ("A100",) * 8, 4))
 
 
@@ -134,6 +141,11 @@ BY_HAND = [
     made(pipeline([5, 4, 3], dp=2, interleave=2, steps=9), NEMOTRON),
     made(pipeline([5, 3], dp=4, tp=2, ep=4, sequence_parallel=True), NEMOTRON_3),
     made(pipeline([3, 3], dp=8, ep=8, interleave=2), {**NEMOTRON_3, "mtp_layers": 2}),
+    made(pipeline([5, 3], dp=4, tp=2, ep=8, sequence_parallel=True), QWEN_NEXT),
+    made(
+        pipeline([5, 3], dp=4, ep=2, interleave=2, recompute="full"),
+        {**QWEN_NEXT, "ahead": ({"feed_forward": "dense"},)},
+    ),
 ]
 
 
@@ -171,9 +183,10 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     assert found["sequence_parallel"] == plan.sequence_parallel
     experts = case.model.experts
     wanted = (experts.number, experts.top_k, experts.ffn) if experts else (None, None, None)
-    ahead, kinds = case.model.dense_layers, found["with_experts"]
+    routed = [int(feeds == "experts") for _, feeds in case.model.ordered]
+    mixed = 0 < sum(routed) < len(routed) and not case.model.stacked
     verify_stack(case, found)
-    assert kinds == ([0] * ahead + [1] * plan.layers if ahead else 1)
+    assert found["with_experts"] == (routed if mixed else 1)
     assert found["ffn"] == (case.model.ffn if case.model.unlike or not experts else experts.ffn)
     assert found["expert_width"] == (experts.hidden if experts else None)
     assert (found["experts"], found["top_k"], found["expert_ffn"]) == wanted
@@ -182,10 +195,13 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
     halves = "bf16" in (training.gradient_dtype, training.reduce_dtype)
     assert found["fp32_gradients"] == (training.precision in ("bf16", "fp8") and not halves)
     assert found["recompute"] == (None if recompute == "none" else recompute)
-    if plan.pp > 1 and case.model.usual_layers:
+    if plan.pp > 1 and not case.model.stacked:
         decoders = tuple(tuple(chunk.count("decoder") for chunk in rank) for rank in found["modules"])
-        wanted_chunks = [[*chunk_layers(stage.layers, plan.interleave)] for stage in plan.stages]
-        wanted_chunks[0][0] += ahead
+        each = case.model.layers_each
+        wanted_chunks = [
+            [each * layers for layers in chunk_layers(stage.layers, plan.interleave)] for stage in plan.stages
+        ]
+        wanted_chunks[0][0] += sum(run.layers for run in case.model.first_runs)
         assert decoders == tuple(map(tuple, wanted_chunks))
         assert found["modules"][0][0][0] == "embedding"
         assert found["modules"][-1][-1][-1] == "loss"
@@ -197,8 +213,9 @@ def verify(case: Case, answer: dict[str, Any]) -> int:
 
 def verify_stack(case: Case, found: dict[str, Any]) -> None:
     """Assert that Megatron stacks the mixers and feed-forwards of the model, and cuts them where the plan does."""
-    if case.model.usual_layers:
-        assert found["stack"] is None
+    assert found["gated"] == case.model.output_gate
+    if not case.model.stacked:
+        verify_replaced(case, found)
         return
     state, plan = case.model.state, case.plan
     assert state is not None
@@ -215,6 +232,20 @@ def verify_stack(case: Case, found: dict[str, Any]) -> None:
     own[0] -= 1
     each = [chunk_layers(stage.layers, plan.interleave) for stage in plan.stages]
     assert own == [layers[chunk] for chunk in range(plan.interleave) for layers in each]
+
+
+def verify_replaced(case: Case, found: dict[str, Any]) -> None:
+    """Assert that Megatron has gated delta rules in place of attention where the model has them, and none elsewhere."""
+    assert found["stack"] is None
+    state, wanted = case.model.state, [int(mixer == "state") for mixer, _ in case.model.ordered]
+    if state is None:
+        assert found["replaced"] is None
+        return
+    every = found["replaced"]
+    assert wanted == (
+        every if isinstance(every, list) else [int((i + 1) % every > 0) for i in range(len(wanted))]
+    )
+    assert found["delta"] == [state.heads, state.head_dim, state.size, state.groups]
 
 
 def our_groups(everyone: tuple[Rank, ...], plan: Plan) -> dict[str, set[tuple[int, ...]]]:

@@ -19,6 +19,10 @@ STACK = (
     "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec --mamba-num-heads 8 "
     "--mamba-num-groups 2 --hybrid-layer-pattern"
 )
+DELTA = (
+    "--experimental-attention-variant gdn --linear-attention-freq 4 --linear-num-value-heads 4 "
+    "--linear-num-key-heads"
+)
 BASE = (
     "--num-layers 8 --hidden-size 64 --ffn-hidden-size 256 --num-attention-heads 4 --seq-length 32 "
     "--max-position-embeddings 32 --micro-batch-size 2 --global-batch-size 64"
@@ -34,6 +38,7 @@ ACCEPTED = [
     ("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", 1),
     ("--recompute-granularity selective --recompute-modules layernorm core_attn", 1),
     (f"{STACK} M-M*M-", 1),
+    (f"--tensor-model-parallel-size 2 {DELTA} 2", 2),
     (f"--pipeline-model-parallel-size 2 {STACK} M-|M*|M|-", 2),
 ]
 
@@ -47,6 +52,7 @@ REFUSED = [
     ),
     (f"--tensor-model-parallel-size 4 {STACK} M", 4, "--mamba-num-groups must be a multiple of tp"),
     ("--hybrid-layer-pattern M", 1, "needs --spec of a stack"),
+    (f"--tensor-model-parallel-size 4 {DELTA} 2", 4, "--linear-num-key-heads must be a multiple of tp"),
     ("--num-layer 8", 1, "--num-layer: not an argument"),
     ("--num-layers 8", 1, "--num-layers: given twice"),
     ("--lr", 1, "--lr: needs a value"),

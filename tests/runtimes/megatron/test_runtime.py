@@ -484,6 +484,48 @@ def test_stacked_layers() -> None:
     assert "mamba-ssm" in readme
 
 
+DELTA = {"kind": "delta", "heads": 8, "head_dim": 8, "size": 16, "groups": 4, "conv_bias": False, "chunk": 64}
+REPLACED: dict[str, Any] = {
+    "state": DELTA,
+    "block": ({"mixer": "state", "layers": 3}, {"mixer": "attention"}),
+    "output_gate": True,
+    "qk_norm": True,
+    "experts": {"number": 8, "top_k": 2, "ffn": 48},
+}
+
+
+def test_attention_replaced_by_a_delta_rule() -> None:
+    """Qwen3-Next: whole layers of Megatron's GPT model, every fourth of which attends."""
+    chosen, spec = pipeline([1, 2]), model(8, layers=3, gated_mlp=True, **REPLACED)
+    assert layout(chosen, spec) == "Et*4|t*8L"
+    words = " ".join(words_of(chosen, spec)["model"])
+    assert words.startswith("--num-layers 12 ")
+    assert "--position-embedding-type rope" in words
+    assert (
+        "--attention-output-gate --experimental-attention-variant gdn --linear-attention-freq 4 "
+        "--linear-conv-kernel-dim 4 --linear-num-key-heads 4 --linear-key-head-dim 16 --linear-num-value-heads 8 "
+        "--linear-value-head-dim 8"
+    ) in words
+    assert "--moe-layer-freq" not in words
+    assert "--hybrid-layer-pattern" not in " ".join(words_of(chosen, spec)["parallel"])
+    files = {file.path: file.text for file in emit(chosen, CLUSTER, spec)}
+    assert '"$MEGATRON_PATH/pretrain_gpt.py"' in files["launch.sh"]
+    assert "flash-linear-attention" in files["README.md"]
+    assert list(differences(spec)) == []
+    odd = model(
+        8, layers=3, gated_mlp=True, **{**REPLACED, "state": {**DELTA, "conv_bias": True, "chunk": 128}}
+    )
+    assert list(differences(odd)) == [
+        "convolutions of layers with a state have no bias",
+        "layers with a state work on 64 tokens at once instead of 128",
+    ]
+    ahead = model(8, layers=3, **REPLACED, ahead=({"feed_forward": "dense"},))
+    assert "--linear-attention-freq ([0]*1+[1]*3+[0]*1+[1]*3+[0]*1+[1]*3+[0]*1)" in " ".join(
+        model_words(ahead)
+    )
+    assert "--moe-layer-freq ([0]*1+[1]*12)" in " ".join(model_words(ahead))
+
+
 def test_differences_of_states_are_told() -> None:
     """Megatron's mixer of Mamba 2 has one convolution, one chunk, and no biases of its projections."""
 
@@ -505,7 +547,11 @@ def test_differences_of_states_are_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"state": {**STATE, "kind": "delta"}}, "a state of kind delta with megatron, it can: mamba2"),
+        (
+            {"state": {**STATE, "kind": "linear"}},
+            "a state of kind linear with megatron, it can: mamba2, delta",
+        ),
+        ({"state": {**STATE, "kind": "delta"}}, "gated delta rules without feed-forwards"),
         ({"block": ({"mixer": "both"},)}, "attention and a state side by side in a layer"),
         ({"block": ({"mixer": "none", "ffn": 32},)}, "layers of several sizes"),
         ({"qk_norm": True}, "norms of queries and keys beside layers of other kinds"),
