@@ -81,7 +81,7 @@ def _report(
             warnings_section(result.warnings),
         ]
     warnings = [*result.warnings, *result.best.estimate.warnings]
-    return [head, *_found(result, result.best, cluster, top), warnings_section(warnings)]
+    return [head, *_found(result, result.best, cluster, model, top), warnings_section(warnings)]
 
 
 def _instead(result: SearchResult, spread: float) -> Iterator[str]:
@@ -93,10 +93,12 @@ def _instead(result: SearchResult, spread: float) -> Iterator[str]:
     yield from simpler_texts(result.simpler, spread)
 
 
-def _found(result: SearchResult, best: Scored, cluster: ClusterSpec, top: int | None) -> list[RenderableType]:
+def _found(
+    result: SearchResult, best: Scored, cluster: ClusterSpec, model: ModelSpec, top: int | None
+) -> list[RenderableType]:
     spread, run = best.estimate.spread, result.goal.run_of(best.estimate)
     return [
-        plan_section(best, cluster, result, idle=result.idle_costs),
+        plan_section(best, cluster, result, idle=result.idle_costs, unit=model.unit),
         *([section("Training", Paragraph(training_text(run, spread)))] if run else []),
         limits_section(result.limit_costs, best.estimate.step_seconds),
         alternatives_section(considered(result.alternatives), top),

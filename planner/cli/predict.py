@@ -140,7 +140,7 @@ def _report(
 ) -> list[RenderableType]:
     return [
         understood(cluster, model, calibration),
-        plan_section(scored, cluster),
+        plan_section(scored, cluster, unit=model.unit),
         time_section(scored.estimate),
         memory_section(scored.estimate),
         warnings_of(scored.estimate),

@@ -115,9 +115,9 @@ def _what_for(cluster: Path | None, model: Path | None) -> tuple[ClusterSpec | N
 def _report(saved: PlanFile, scored: Scored, calibration: Calibration) -> list[RenderableType]:
     return [
         understood(saved.cluster, saved.model, calibration),
-        plan_section(scored, saved.cluster, saved.summary, few=saved.plan.pp),
+        plan_section(scored, saved.cluster, saved.summary, few=saved.plan.pp, unit=saved.model.unit),
         time_section(scored.estimate),
-        balance_section(scored.estimate),
+        balance_section(scored.estimate, saved.model.unit),
         memory_section(scored.estimate),
         ranks_section(saved.plan, saved.cluster),
         idle_section(saved.plan, saved.cluster),
@@ -159,9 +159,9 @@ def _reasons(
 ) -> list[RenderableType]:
     return [
         understood(saved.cluster, saved.model, calibration),
-        plan_section(scored, saved.cluster, saved.summary),
+        plan_section(scored, saved.cluster, saved.summary, unit=saved.model.unit),
         time_section(scored.estimate),
-        balance_section(scored.estimate),
+        balance_section(scored.estimate, saved.model.unit),
         binding_section(binds),
         idle_section(saved.plan, saved.cluster),
         alternatives_section(saved.considered),

@@ -960,6 +960,11 @@ class ModelSpec(Frozen):
         """Layers of which one of ``layers`` consists."""
         return sum(run.layers for run in self.runs) if self.runs else 1
 
+    @property
+    def unit(self) -> str:
+        """What plans count and stages hold: ``layers``, or ``blocks`` of several."""
+        return "blocks" if self.layers_each > 1 else "layers"
+
     @cached_property
     def all_layers(self) -> int:
         """Layers of the whole model, without those of a tower."""

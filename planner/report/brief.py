@@ -80,7 +80,7 @@ def brief(
         Paragraph(asked(cluster, model)),
         *([Paragraph(f"goal: {goal}")] if goal else []),
         Text(visible(f"Plan: {headline(best.plan)}"), style="bold"),
-        *map(Indented, _stages(best.estimate)),
+        *map(Indented, _stages(best.estimate, model.unit)),
     ]
     if result.alternatives:
         parts.append(_families(considered(result.alternatives), top or FAMILIES))
@@ -98,12 +98,12 @@ def asked(cluster: ClusterSpec, model: ModelSpec) -> str:
     return f"{model.name} ({what}) on {cluster.name} ({count(cluster.devices, 'device')})"
 
 
-def _stages(estimate: Estimate) -> Iterator[RenderableType]:
+def _stages(estimate: Estimate, unit: str) -> Iterator[RenderableType]:
     """A row for each group of each run of like stages, with its work relative to the busiest."""
     slowest = max(map(work_seconds, groups_of(estimate)))
     columns = (
         number("stage"),
-        words("layers", least=6),
+        words(unit, least=6),
         words("devices", least=18),
         number("batch"),
         number("memory (GiB)"),

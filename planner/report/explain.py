@@ -124,13 +124,13 @@ def time_section(estimate: Estimate) -> Group:
     return section("Step time by cause", table(columns, rows), Paragraph(hidden))
 
 
-def balance_section(estimate: Estimate) -> Group:
+def balance_section(estimate: Estimate, title: str = "layers") -> Group:
     """Every group against the slowest: who decides the pace and who waits."""
     groups = groups_of(estimate)
     unit, slowest = time_unit(map(round_seconds, groups)), max(map(work_seconds, groups))
     columns = (
         number("stage"),
-        words("layers", least=6),
+        words(title, least=6),
         words("devices", least=16),
         number(unit.heading("fwd+bwd")),
         number("accum.\nsteps"),

@@ -76,13 +76,13 @@ def _shape(stage: StageEstimate) -> tuple[object, ...]:
     return (stage.end_layer - stage.first_layer, stage.crosses, stage.copies_cross, stage.link, *groups)
 
 
-def stage_table(estimate: Estimate, few: int = FEW) -> RenderableType:
+def stage_table(estimate: Estimate, few: int = FEW, title: str = "layers") -> RenderableType:
     """Rows with the slowest time, the largest memory and the least free of the stages they stand for."""
     groups = groups_of(estimate)
     unit = time_unit(map(round_seconds, groups))
     columns = (
         number("stage"),
-        words("layers", least=6),
+        words(title, least=6),
         words("devices", least=16),
         words("replicas", least=9),
         number("micro-\nbatch\nx accum."),
@@ -263,12 +263,13 @@ def plan_section(
     proof: Proof | None = None,
     few: int = FEW,
     idle: Sequence[IdleCost] = (),
+    unit: str = "layers",
 ) -> Group:
     """Heading, stages (more than ``few`` are put together), what a step takes, idle devices, and the proof."""
-    lines: list[RenderableType] = [stage_table(scored.estimate, few)]
+    lines: list[RenderableType] = [stage_table(scored.estimate, few, unit)]
     if scored.plan.interleave > 1:
         chunks = f"each stage holds so many in {scored.plan.interleave} chunks along the pipeline"
-        lines.append(Paragraph(f"layers: counted stage by stage; {chunks}"))
+        lines.append(Paragraph(f"{unit}: counted stage by stage; {chunks}"))
     lines += [Paragraph(line) for line in summary_lines(scored.estimate, cluster, idle)]
     if proof is not None:
         lines.append(Paragraph(proof_text(proof)))

@@ -389,7 +389,7 @@ class _View:
         estimate = self.estimate.stages[stage]
         groups = estimate.groups if group is None else (estimate.groups[group],)
         devices = " + ".join(map(group_text, groups))
-        layers = f"layers {span(estimate.first_layer, estimate.end_layer)}"
+        layers = f"{self.model.unit} {span(estimate.first_layer, estimate.end_layer)}"
         return Colours(
             fill=shade.fill,
             ink=shade.ink,
