@@ -60,6 +60,29 @@ def test_its_errors_are_those_of_the_accuracy_page() -> None:
         written(PAGE.replace("runs of 1F1B", "runs"), found)
 
 
+def test_its_factors_are_those_of_the_other_pages() -> None:
+    """Outputs there, which `make docs` writes anew."""
+    guide, share = ((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in ("guide", "share"))
+    plain, unequal = re.findall(r"llama_13b on poplar-a100: ([\d.]+) s", guide)[:2]
+    gains = re.findall(r"([\d.]+)\s+times\s+the\s+work\s+of\s+taking", share)
+    more = [round(100 * float(gain)) - 100 for gain in gains]
+    assert len(more) == 3
+    for said in (
+        f"{of(guide, 'measured shares (Poplar,')}x over its ZeRO 0-1 allocation, predicted",
+        f"{of(guide, 'FLOPs-proportional (Whale)')}x over its plan on the lab of the README, predicted",
+        f"a step of Llama 13B is {100 - round(100 * float(unequal) / float(plain))} % shorter, predicted",
+        f"{min(more)} to {max(more)} % more work for three pairs",
+    ):
+        assert said in PAGE
+
+
+def of(guide: str, baseline: str) -> str:
+    """How many times as long its plan takes."""
+    found = re.search(rf"^  {re.escape(baseline)} +[\d.]+ +[\d.]+ +([\d.]+) ", guide, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
 def speed(stages: int, micro_batches: int) -> float:
     """Of a pipeline of equal stages, in whole models a second, without sends."""
     each = 1.0 / (stages * micro_batches)
