@@ -39,6 +39,15 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
 
 
+def test_the_cluster_file_of_the_readme_is_the_one_that_it_plans_for() -> None:
+    """Without its comments."""
+    (shown,) = re.findall(
+        r"^```yaml\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    file = (ROOT / "cluster_specs" / "lab.yaml").read_text(encoding="utf-8")
+    assert shown == re.sub(r"^#.*\n|\s+#.*$", "", file, flags=re.MULTILINE)
+
+
 def test_every_command_is_mentioned() -> None:
     """A reader learns of all commands."""
     from tests.cli.test_app import SURFACE
