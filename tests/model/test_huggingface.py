@@ -398,6 +398,11 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
             "norms of queries and keys with shifts are not supported yet",
         ),
         (
+            common("gemma4_text", 4, 64, 4, 128, 100, num_kv_shared_layers=4),
+            "num_kv_shared_layers",
+            "models without a layer that has keys of its own are not supported yet",
+        ),
+        (
             gpt2(12, 768, 12) | {"add_cross_attention": True},
             "add_cross_attention",
             "cross-attention is not supported yet, expected false",

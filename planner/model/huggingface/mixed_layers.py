@@ -133,7 +133,7 @@ def _own_keys(config: Config) -> Iterator[tuple[str, str]]:
     """Layers that share the keys of others need others."""
     shared, layers = config.get("num_kv_shared_layers") or 0, config.get("num_hidden_layers")
     if isinstance(layers, int) and not (isinstance(shared, int) and 0 <= shared < layers):
-        yield "num_kv_shared_layers", "no layers with keys of their own"
+        yield "num_kv_shared_layers", "models without a layer that has keys of its own"
 
 
 def _gemma3n(config: Config) -> Shape:
