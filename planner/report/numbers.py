@@ -75,6 +75,11 @@ def percent(fraction: float, digits: int = 2) -> str:
     return f"{shown:.0f} %" if abs(shown) >= 10 ** (digits - 1) - 0.05 else f"{shown:.1f} %"
 
 
+def chance(probability: float) -> str:
+    """A chance as ``22 %``; never 0, as no error is known that well."""
+    return percent(max(probability, 1e-9))
+
+
 def at_most(fraction: float) -> str:
     """A fraction that must not be understated, rounded upwards: ``0.8 %``; never less than ``0.1 %``."""
     tenths = max(1, math.ceil(fraction * 1000 - 1e-9))

@@ -20,6 +20,7 @@ from planner.report.layout import Paragraph, number, section, table, warnings_se
 from planner.report.numbers import (
     TimeUnit,
     at_most,
+    chance,
     count,
     duration,
     gib,
@@ -307,8 +308,10 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleC
 def memory_text(estimate: Estimate) -> str:
     """``memory ±16 %: 3.1 % chance of running out, on RTX-3090 (mixed)``."""
     worst = max(groups_of(estimate), key=lambda group: group.memory.out_of_memory)
-    chance = percent(worst.memory.out_of_memory)
-    return f"memory ±{percent(worst.memory.spread)}: {chance} chance of running out, on {worst.gpu} ({worst.pool})"
+    risk = chance(worst.memory.out_of_memory)
+    return (
+        f"memory ±{percent(worst.memory.spread)}: {risk} chance of running out, on {worst.gpu} ({worst.pool})"
+    )
 
 
 def idle_devices(estimate: Estimate, cluster: ClusterSpec, told: Container[tuple[str, str]]) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from planner.report.numbers import (
     at_most,
+    chance,
     count,
     count_unit,
     duration,
@@ -105,3 +106,9 @@ def test_lists_are_shortened() -> None:
         "2 nodes",
         "2 families",
     ]
+
+
+@pytest.mark.parametrize(("probability", "shown"), [(0.0, "< 0.1 %"), (1e-12, "< 0.1 %"), (0.224, "22 %")])
+def test_a_chance_is_never_nothing(probability: float, shown: str) -> None:
+    """Memory far from full has one that is too small for a number of this size."""
+    assert chance(probability) == shown

@@ -36,6 +36,7 @@ from planner.report.goal import devices_text, training_lines
 from planner.report.numbers import (
     MISSING,
     at_most,
+    chance,
     count,
     count_unit,
     duration,
@@ -289,6 +290,7 @@ def _templates() -> Environment:
         "money": money,
         "short": short,
         "percent": percent,
+        "chance": chance,
         "rate": rate,
         "significant": significant,
         "pc": lambda part: f"{100 * part:.3f}".rstrip("0").rstrip(".") + "%",
