@@ -143,6 +143,9 @@ def _of_group(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[
             yield Fault(where, f"tp {tp} does not divide the {state.heads} heads of a state")
         elif state is not None and state.groups % tp:
             yield Fault(where, f"tp {tp} does not divide the {state.groups} groups of a state")
+    for columns in odd_in_fp8(model, tp) if tp > 1 else ():
+        what = f"tp {tp} would give devices {columns} columns of the first projection of a state"
+        yield Fault(where, f"{what}, expected a multiple of {FP8_COLUMNS} in fp8")
     for width in _widths(model):
         if model.heads % tp == 0 and width % tp:
             yield Fault(where, f"tp {tp} does not divide the feed-forward width {width}")
@@ -215,7 +218,7 @@ def splits(model: ModelSpec, tp: int) -> bool:
         for kind in model.kinds
         if kind.attends
     )
-    plain = plain and not any(_torn(model, tp))
+    plain = plain and not any(_torn(model, tp)) and (tp == 1 or not odd_in_fp8(model, tp))
     return plain and (tp == 1 or all(_splits_state(kind.carried, tp) for kind in model.kinds))
 
 
@@ -229,6 +232,19 @@ def _torn(model: ModelSpec, tp: int) -> Iterator[str]:
             part = inputs // tp if name in ROW_TARGETS else inputs * (outputs // tp)
             if part % NF4_BLOCK:
                 yield name
+
+
+FP8_COLUMNS = 16
+"""Products in fp8 have so many columns, or a multiple of them."""
+
+
+def odd_in_fp8(model: ModelSpec, tp: int) -> tuple[int, ...]:
+    """Columns that each of ``tp`` devices has of a state's first projection where products in fp8 do not take them."""
+    if model.training.precision != "fp8":
+        return ()
+    states = (kind.carried for kind in model.kinds if kind.carried is not None)
+    parts = (state.matrices(model.hidden)[0][1] // tp for state in states)
+    return tuple(dict.fromkeys(part for part in parts if part % FP8_COLUMNS))
 
 
 def _splits_state(state: StateSpec | None, tp: int) -> bool:

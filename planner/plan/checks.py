@@ -10,7 +10,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.sharding import gradient_faults
-from planner.dims.tensor import head_faults
+from planner.dims.tensor import FP8_COLUMNS, head_faults, odd_in_fp8
 from planner.dims.trained import frozen_text
 from planner.errors import KeyPath, PlanError, UsageError, dotted
 from planner.files.document import Document
@@ -204,10 +204,6 @@ def _unusual(row: Capabilities, model: ModelSpec) -> str:
     return next((name for name, there in reasons.items() if there), "")
 
 
-FP8_COLUMNS = 16
-"""Products in fp8 have so many columns, or a multiple of them."""
-
-
 def _unstacked(model: ModelSpec) -> str:
     """What layers of attention lack beside others, and more of it where these stand on their own; empty for nothing."""
     others, alone = "beside layers of other kinds", model.stacked
@@ -218,11 +214,8 @@ def _unstacked(model: ModelSpec) -> str:
         f"sinks {others}": alone and model.sinks,
         f"sliding windows {others}": model.window is not None,
         f"latent attention {others}": model.latent is not None,
-        f"states whose first projection is not a multiple of {FP8_COLUMNS} wide in fp8": model.training.precision
-        == "fp8"
-        and any(
-            kind.carried is not None and kind.carried.matrices(model.hidden)[0][1] % FP8_COLUMNS
-            for kind in model.kinds
+        f"states whose first projection is not a multiple of {FP8_COLUMNS} wide in fp8": bool(
+            odd_in_fp8(model, 1)
         ),
     }
     return next((name for name, there in reasons.items() if there), "")

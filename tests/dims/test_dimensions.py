@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.dimension import Dimension
 from planner.dims.recompute import recomputes_of
+from planner.dims.tensor import head_faults, tp_degrees
+from planner.model.file import load_model
 from planner.model.spec import ExpertsSpec
 from planner.plan.checks import target_faults
 from planner.plan.values import Offload, Plan, ReplicaGroup, Stage
@@ -139,3 +142,16 @@ def test_selective_recomputation_where_it_saves_something() -> None:
         assert ("selective" in found) == selective
         assert "full" in found
         assert ("none" in found) == (limit is None or "none" in limit)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_each_device_has_columns_that_fp8_takes(precision: str) -> None:
+    """Nemotron 3 Nano's projection of 10,304 columns: over eight devices 1,288 each, no multiple of 16."""
+    model = load_model(Path("model_specs/nemotron_3_nano.yaml"))
+    model = model.model_copy(update={"training": model.training.model_copy(update={"precision": precision})})
+    kinds = Topology(cluster(pool("a100"))).device_types
+    degrees = tp_degrees(TARGETS["megatron"], None, model, kinds)
+    assert degrees == ((1, 2, 4, 8) if precision == "bf16" else (1, 2, 4))
+    for tp in (1, 2, 4, 8):
+        faults = head_faults(plan(stage(0, 5, group(tp=tp))), model)
+        assert any("1288 columns" in fault.what for fault in faults) == (tp not in degrees)
