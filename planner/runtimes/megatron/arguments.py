@@ -362,7 +362,10 @@ def _recompute(plan: Plan, model: ModelSpec) -> list[str]:
         return []
     if policy == "full":
         words = ["--recompute-granularity", "full", "--recompute-method", "uniform"]
-        return [*words, "--recompute-num-layers", "1"]
+        # A mixer and its feed-forward are two layers of a stack, and one that is recomputed whole; with further tokens
+        # Megatron takes 1 alone.
+        pairs = model.stacked and all(kind.sublayers == 2 for kind in model.kinds)
+        return [*words, "--recompute-num-layers", "2" if pairs and not model.training.mtp_layers else "1"]
     words, modules = ["--recompute-granularity", "selective"], ["layernorm"]
     modules += ["moe_act"] if model.experts else []
     modules += ["mla_up_proj"] if model.latent else []

@@ -580,3 +580,14 @@ def test_evaluation_has_an_interval() -> None:
     """Megatron divides the iterations by it when it builds its data, and has none by default (d98e8a64)."""
     words = words_of(pipeline([2, 2]), model(8))["logging"]
     assert words[words.index("--eval-interval") + 1] == "1000"
+
+
+@pytest.mark.parametrize(
+    ("feed_forward", "further", "kept"), [("dense", 0, 2), ("dense", 1, 1), ("none", 0, 1)]
+)
+def test_recomputed_layers_of_a_stack(feed_forward: str, further: int, kept: int) -> None:
+    """A layer keeps its input alone, though a mixer and a feed-forward are two of Megatron's."""
+    block = ({"mixer": "state", "feed_forward": feed_forward}, {"mixer": "attention"})
+    spec = model(8, state=STATE, block=block).trained_with(mtp_layers=further)
+    words = words_of(pipeline([1, 1], recompute="full"), spec)["recompute"]
+    assert words[-2:] == ["--recompute-num-layers", str(kept)]
