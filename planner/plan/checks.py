@@ -158,7 +158,7 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
         yield Fault(path, f"hetplan trains no {what} with {row.name} yet, expected none")
     for unusual in (
         _unusual(row, model),
-        _unstacked(model) if apart and row.unlike_layers == "mixers" else "",
+        _unstacked(row, model) if apart and row.unlike_layers == "mixers" else "",
     ):
         if unusual:
             yield Fault(path, f"hetplan trains no {unusual} with {row.name} yet, expected none")
@@ -204,7 +204,7 @@ def _unusual(row: Capabilities, model: ModelSpec) -> str:
     return next((name for name, there in reasons.items() if there), "")
 
 
-def _unstacked(model: ModelSpec) -> str:
+def _unstacked(row: Capabilities, model: ModelSpec) -> str:
     """What layers of attention lack beside others, and more of it where these stand on their own; empty for nothing."""
     others, alone = "beside layers of other kinds", model.stacked
     reasons = {
@@ -212,6 +212,8 @@ def _unstacked(model: ModelSpec) -> str:
         "gated delta rules without feed-forwards": alone and "delta" in model.states,
         f"norms of queries and keys {others}": alone and bool(model.qk_norm),
         f"sinks {others}": alone and model.sinks,
+        f"kernels of {model.training.kernels} {others}": alone
+        and model.training.kernels not in (None, row.kernels[0]),
         f"sliding windows {others}": model.window is not None,
         f"latent attention {others}": model.latent is not None,
         f"states whose first projection is not a multiple of {FP8_COLUMNS} wide in fp8": bool(

@@ -557,6 +557,7 @@ def test_differences_of_states_are_told() -> None:
         ({"qk_norm": True}, "norms of queries and keys beside layers of other kinds"),
         ({"window": 8}, "sliding windows beside layers of other kinds"),
         ({"sinks": True}, "sinks beside layers of other kinds"),
+        ({"kernels": "torch"}, "kernels of torch beside layers of other kinds"),
         ({"precision": "fp8", "state": {**STATE, "heads": 4}}, "is not a multiple of 16 wide in fp8"),
     ],
 )
