@@ -75,6 +75,16 @@ EXPERTS = Range(1, 100_000)
 """Experts of a layer, and those that work on a token."""
 CAPACITY = Range(0.01, 1000)
 """Room of an expert over its even share of the tokens."""
+ROUTER_SCALE = Range(1e-6, 1e6)
+"""Factor of what the experts of a token make."""
+ROPE_BASE = Range(1, 1e12)
+"""Base of the wavelengths of rotary positions."""
+ROPE_FACTOR = Range(1, 1e6)
+"""How many times farther positions reach than they were pretrained to, and the factors of that scaling."""
+MSCALE = Range(0, 1000)
+"""Coefficient of the scores' temperature under YaRN."""
+EPSILON = Range(0, 0.1)
+"""What a norm adds to a mean square."""
 IMBALANCE = Range(1, 1000)
 """Tokens of the busiest device of an expert-parallel group over the mean."""
 HEADS = Range(1, 10_000)

@@ -142,7 +142,7 @@ def contenders_of(
 
 def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
     """Seconds and tokens of different models say nothing about plans."""
-    shapes = [file.model.model_dump(exclude={"training", "name"}) for file in (saved, first)]
+    shapes = [file.model.model_dump(exclude={"training", "name", "numerics"}) for file in (saved, first)]
     if shapes[0] != shapes[1]:
         raise UsageError(
             f"{path}: plans {saved.model.name}, the first plan {first.model.name}",

@@ -211,9 +211,12 @@ def example_files(job: Job) -> tuple[EmittedFile, ...]:
 _OF_RUNS = {"__all__": {"projections", "attention_other", "window"}}
 _PRICED: dict[str, Any] = {
     "projections": True,
+    "numerics": True,
     **{"ahead": _OF_RUNS, "block": _OF_RUNS, "behind": _OF_RUNS, "encoder": {"block": _OF_RUNS}},
 }
 """What no example has."""
+_NUMERICS = {"activation", "norm_epsilon", "rope_base", "rope_share"}
+"""What it has of a model's numerics."""
 
 
 def model_shape(model: ModelSpec) -> dict[str, object]:
@@ -222,6 +225,9 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
     shape: dict[str, object] = model.model_dump(exclude={"training": True, **_PRICED})
     if not model.beside:
         del shape["beside"]
+    if model.numerics is not None:
+        said = model.numerics.model_dump(include=_NUMERICS, exclude_none=True)
+        shape |= said if said.get("activation") != "other" else {**said, "activation": None}
     names = ("sequence_length", "optimizer", "optimizer_states")
     shape |= {name: getattr(training, name) for name in names}
     if training.master_weights == "bf16":

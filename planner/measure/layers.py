@@ -225,7 +225,7 @@ def share_of(model: ModelSpec, tp: int) -> Shape:
         raise UsageError(
             f"{model.name}: layers with matrices of their own or of several sizes cannot be measured yet"
         )
-    shape = model.model_dump(exclude={"training": True, "projections": True, "beside": True})
+    shape = model.model_dump(exclude={"training", "numerics", "projections", "beside"})
     shape |= {"heads": model.heads // tp, "kv_heads": model.kv_heads // tp, "ffn": model.ffn // tp}
     training = model.training
     return Shape(**shape, sequence_length=training.sequence_length, optimizer=training.optimizer)

@@ -17,6 +17,7 @@ from planner.files.fields import (
     CapacityFactor,
     CriticalTokens,
     DataGib,
+    Epsilon,
     Experts,
     Exponent,
     FeedForward,
@@ -26,6 +27,7 @@ from planner.files.fields import (
     Layers,
     Loss,
     LossScale,
+    Mscale,
     MtpLayers,
     Name,
     Norms,
@@ -34,8 +36,12 @@ from planner.files.fields import (
     OptionalRows,
     OptionalWidth,
     Others,
+    RopeBase,
+    RopeFactor,
+    RouterScale,
     Rows,
     SequenceLength,
+    Share,
     Source,
     Spread,
     TokenBytes,
@@ -52,6 +58,10 @@ NormKernels = Literal["fused", "unfused"]
 GradientSums = Literal["fused", "apart"]
 Attention = Literal["flash", "unfused"]
 Split = Literal["columns", "rows", "nothing"]
+Activation = Literal[
+    "silu", "gelu", "gelu-tanh", "quick-gelu", "clamped-quick-gelu", "relu", "squared-relu", "other"
+]
+RopeScaling = Literal["linear", "llama3", "yarn", "other"]
 Kernels = Literal[
     "megatron", "megatron-2021", "torch", "torch-compiled", "torch-2023", "deepspeed", "deepspeed-2021"
 ]
@@ -352,6 +362,76 @@ def _head_dim(fields: dict[str, Any]) -> int:
 
 def _ffn(fields: dict[str, Any]) -> int:
     return 4 * _hidden(fields)
+
+
+class RopeScalingSpec(Frozen):
+    """How rotary positions reach farther than they were pretrained to."""
+
+    kind: RopeScaling
+    """linear: positions are divided by ``factor``; llama3: long wavelengths alone are stretched, as in Llama 3.1; yarn:
+    arXiv:2309.00071; other: in a way that no runtime here has."""
+    factor: RopeFactor = 1.0
+    """How many times farther."""
+    original_length: SequenceLength | None = None
+    """Tokens that they were pretrained to, of llama3 and yarn; absent, 8,192 of llama3 and 4,096 of yarn."""
+    low: RopeFactor = 1.0
+    """Wavelengths above ``original_length`` over this are stretched by ``factor``, of llama3."""
+    high: RopeFactor = 4.0
+    """Those below ``original_length`` over this are not."""
+    fast: RopeFactor = 32.0
+    """Dimensions that turn more often than this in ``original_length`` are not stretched, of yarn."""
+    slow: RopeFactor = 1.0
+    """Those that turn less often are stretched by ``factor``."""
+    rounded: bool = True
+    """False where the bounds between both are not rounded to whole dimensions (gpt-oss)."""
+    mscale: Mscale = 1.0
+    """Coefficient of the temperature that cosines and sines have, of yarn."""
+    mscale_all_dim: Mscale = 0.0
+    """Coefficient of that of the scores (DeepSeek-V3)."""
+
+    @property
+    def own_length(self) -> int:
+        """``original_length``, or that of the models that the scaling is known from."""
+        return self.original_length or (8192 if self.kind == "llama3" else 4096)
+
+
+class RouterSpec(Frozen):
+    """How the router picks and weighs the experts of a token."""
+
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    """What an expert's score is made by."""
+    normalised: bool = True
+    """True when the weights of a token's experts add up to one."""
+    scale: RouterScale = 1.0
+    """Factor of these weights."""
+    bias: bool = False
+    """True when a bias that balances the load, and no gradient changes, decides with the scores (arXiv:2408.15664)."""
+    groups: Experts | None = None
+    """Groups of experts of which a token has ``top_groups``; absent, it has experts of any."""
+    top_groups: Experts | None = None
+    """Groups that the experts of a token are in."""
+
+
+class NumericsSpec(Frozen):
+    """What changes results and neither time nor memory: launch files hand it on; absent, a runtime's own values."""
+
+    activation: Activation | None = None
+    """Of feed-forwards, of gated ones that of the gate; clamped-quick-gelu is that of gpt-oss; other: one that no
+    runtime here has. Absent, silu of gated ones and gelu of others."""
+    norm_epsilon: Epsilon | None = None
+    """What norms add to a mean square."""
+    rope_base: RopeBase | None = None
+    """Base of the wavelengths of rotary positions."""
+    rope_window_base: RopeBase | None = None
+    """That of layers with a sliding window, where they have another one (Gemma 3)."""
+    rope_share: Share | None = None
+    """Share of a head's width that is rotated."""
+    rope_skips: Layers | None = None
+    """n where every n-th layer has no positions (Llama 4)."""
+    rope_scaling: RopeScalingSpec | None = None
+    """How positions reach farther than they were pretrained to."""
+    router: RouterSpec | None = None
+    """How experts are picked and weighed."""
 
 
 class ExpertsSpec(Frozen):
@@ -842,6 +922,8 @@ class ModelSpec(Frozen):
     """What makes tokens of images; it stands with the embedding on the first stage."""
     encoder: EncoderSpec | None = None
     """The stack whose output layers of mixer cross attend to; it stands with the embedding on the first stage."""
+    numerics: NumericsSpec | None = None
+    """What changes results and neither time nor memory."""
     training: TrainingSpec
 
     def trained_with(self, **changes: object) -> ModelSpec:

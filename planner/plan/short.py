@@ -215,7 +215,9 @@ def _entries(short: ShortPlan, model: ModelSpec) -> list[tuple[int, ShortStage]]
 
 def _check_depth(stages: int, key: str, model: ModelSpec) -> None:
     if stages > model.layers:
-        what = f"{stages} stages for {model.layers} layers, expected at most one stage a layer"
+        what = (
+            f"{stages} stages for {model.layers} {model.unit}, expected at most one stage a {model.unit[:-1]}"
+        )
         raise PlanError(what, path=(key,))
     if stages > STAGES.most:
         raise PlanError(f"{stages} stages, expected at most {STAGES.most}", path=(key,))
@@ -241,7 +243,7 @@ def _checked(layers: list[int], stages: int, model: ModelSpec) -> list[int]:
         raise PlanError(what, path=("layers",))
     if sum(layers) != model.layers:
         raise PlanError(
-            f"expected a sum of {model.layers}, the layers of {model.name}, got {sum(layers)}",
+            f"expected a sum of {model.layers}, the {model.unit} of {model.name}, got {sum(layers)}",
             path=("layers",),
         )
     return layers

@@ -14,7 +14,7 @@ from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, HostTopology, Path, Topology
 from planner.cost.memory import kept_free
 from planner.dims.sync import sync_text
-from planner.model.spec import ModelSpec, StateSpec, TowerSpec, TrainingSpec
+from planner.model.spec import ModelSpec, NumericsSpec, StateSpec, TowerSpec, TrainingSpec
 from planner.report.layout import Paragraph, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, significant
 from planner.search.values import Limits
@@ -323,6 +323,8 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
     ends = [] if model.front else [f"vocabulary {model.vocab}"]
     ends += [f"{model.labels} labels"] if model.labels else []
     yield "model", f"{model.name}: {model.kind}, {', '.join([shape, *ends])}, {size}"
+    if model.numerics is not None and (numerics := _numerics(model.numerics)):
+        yield "numerics", f"{numerics}; for launch files alone"
     training = model.training
     tokens = format_count(training.global_batch * training.sequence_length)
     yield (
@@ -331,6 +333,20 @@ def _model(model: ModelSpec) -> Iterator[tuple[str, str]]:
         f"{training.precision}, {training.optimizer}{_moments(training)}, {training.attention} attention"
         f"{_kernels(training)}{_trained(model)}{_dealt(training)}",
     )
+
+
+def _numerics(numerics: NumericsSpec) -> str:
+    """``silu, norms add 1e-06, rotary base 10000, yarn x 40, sigmoid router``."""
+    scaling, router = numerics.rope_scaling, numerics.router
+    parts = [
+        numerics.activation,
+        None if numerics.norm_epsilon is None else f"norms add {numerics.norm_epsilon:g}",
+        None if numerics.rope_base is None else f"rotary base {numerics.rope_base:.0f}",
+        None if numerics.rope_share is None else f"{percent(numerics.rope_share)} of heads rotated",
+        None if scaling is None else f"{scaling.kind} x {scaling.factor:g}",
+        None if router is None else f"{router.score} router",
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def _moments(training: TrainingSpec) -> str:

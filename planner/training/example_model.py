@@ -28,7 +28,6 @@ from planner.training.example_experts import ALL, Owners
 from planner.training.example_state import State, StateShape
 from planner.training.hetplan_loss import Losses, chunked_losses, mean_loss, plain_losses
 
-ROTARY_BASE = 10_000.0
 INITIAL_STD = 0.02
 
 
@@ -230,6 +229,14 @@ class Shape:
     """``chunked`` or ``plain``."""
     norms: str = "fused"
     """``fused`` or ``unfused``."""
+    activation: str | None = None
+    """Of feed-forwards, a name in ``ACTIVATIONS``; absent, SiLU of gates and GELU of feed-forwards without one."""
+    norm_epsilon: float | None = None
+    """What norms add to a mean square; absent, torch's own."""
+    rope_base: float = 10_000.0
+    """Base of the wavelengths of rotary positions."""
+    rope_share: float = 1.0
+    """Share of a head's width that is rotated."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -334,12 +341,13 @@ def norm_of(shape: Shape, width: int, wanted: bool = True) -> Any:
     if shape.norm == "rms":
         return rms_norm(shape, width)
     kind = nn.LayerNorm if shape.norms == "fused" else UnfusedLayerNorm
-    return kind(width, elementwise_affine=shape.norm != "plain")
+    epsilon = {} if shape.norm_epsilon is None else {"eps": shape.norm_epsilon}
+    return kind(width, elementwise_affine=shape.norm != "plain", **epsilon)
 
 
 def rms_norm(shape: Shape, width: int) -> nn.RMSNorm:
     """A norm of the root mean square."""
-    return nn.RMSNorm(width) if shape.norms == "fused" else UnfusedRMSNorm(width)
+    return (nn.RMSNorm if shape.norms == "fused" else UnfusedRMSNorm)(width, eps=shape.norm_epsilon)
 
 
 class UnfusedRMSNorm(nn.RMSNorm):  # type: ignore[misc]
@@ -505,6 +513,7 @@ class Experts(nn.Module):  # type: ignore[misc]
                 f"experts need torch.nn.functional.grouped_mm, which PyTorch {torch.__version__} lacks"
             )
         self.number, self.top_k, self.gated = experts.number, experts.top_k, shape.gated_mlp
+        self.activation = activation(shape)
         hidden, width, ways = experts.hidden or shape.hidden, experts.ffn, 2 if shape.gated_mlp else 1
         self.router = Linear(shape.hidden, self.number, bias=experts.router_bias)
         self.brought = Linear(shape.hidden, hidden, bias=False) if experts.hidden else nn.Identity()
@@ -545,7 +554,8 @@ class Experts(nn.Module):  # type: ignore[misc]
 
     def _work(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """What the experts of this rank make of rows in their order, of which each has so many."""
-        return self._product(activated(self._product(rows, "into", counts), self.gated), "out", counts)
+        inner = activated(self._product(rows, "into", counts), self.gated, self.activation)
+        return self._product(inner, "out", counts)
 
     def _product(self, rows: torch.Tensor, name: str, counts: torch.Tensor) -> torch.Tensor:
         # An expert without rows gets a gradient of zeros.
@@ -589,12 +599,42 @@ def matrices(shape: Shape, number: int, inputs: int, outputs: int) -> nn.Module 
     return nn.Parameter(torch.empty(number, inputs, outputs).normal_(std=INITIAL_STD))
 
 
-def activated(hidden: torch.Tensor, gated: bool) -> torch.Tensor:
+def quick_gelu(hidden: torch.Tensor) -> torch.Tensor:
+    """GELU by a sigmoid (arXiv:1606.08415, section 2)."""
+    return hidden * (1.702 * hidden).sigmoid()
+
+
+def squared_relu(hidden: torch.Tensor) -> torch.Tensor:
+    """Squares of what is positive (arXiv:2109.08668)."""
+    return functional.relu(hidden).square()
+
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu-tanh": partial(functional.gelu, approximate="tanh"),
+    "quick-gelu": quick_gelu,
+    "relu": functional.relu,
+    "squared-relu": squared_relu,
+}
+"""Nonlinearities by the names that a model file has for them."""
+CLAMP = 7.0
+"""Most that a gate of gpt-oss lets through, and least and most of what it scales."""
+
+
+def activation(shape: Shape) -> Callable[..., torch.Tensor]:
+    """The nonlinearity of feed-forwards: of what is behind their first matrix, or of that of the gate and the other."""
+    if not shape.gated_mlp:
+        return ACTIVATIONS.get(shape.activation or "", functional.gelu)
+    if shape.activation == "clamped-quick-gelu":
+        return lambda gate, up: quick_gelu(gate.clamp(max=CLAMP)) * (up.clamp(-CLAMP, CLAMP) + 1)
+    chosen = ACTIVATIONS.get(shape.activation or "", functional.silu)
+    return lambda gate, up: chosen(gate) * up
+
+
+def activated(hidden: torch.Tensor, gated: bool, chosen: Callable[..., torch.Tensor]) -> torch.Tensor:
     """The nonlinearity between the halves of an expert; gate and factor stand side by side."""
-    if not gated:
-        return functional.gelu(hidden)
-    gate, up = hidden.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    return chosen(*hidden.chunk(2, dim=-1)) if gated else chosen(hidden)
 
 
 class FeedForward(nn.Module):  # type: ignore[misc]
@@ -602,13 +642,13 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
     def __init__(self, shape: Shape, width: int) -> None:
         super().__init__()
-        self.gated = shape.gated_mlp
+        self.gated, self.activation = shape.gated_mlp, activation(shape)
         into = ("gate_proj", "up_proj") if self.gated else ("up_proj",)
         self.into = adapted(shape)(shape.hidden, 1, shape.mlp_bias, **dict.fromkeys(into, width))
         self.out = adapted(shape)(width, shape.hidden, shape.mlp_bias, "down_proj")
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.out(activated(self.into(hidden), self.gated))
+        return self.out(activated(self.into(hidden), self.gated, self.activation))
 
 
 def adapted(shape: Shape) -> Callable[..., nn.Module]:
@@ -683,6 +723,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         if self.feeds == "dense":
             bias = shape.mlp_bias
             linear = adapted(shape)
+            self.activation = activation(shape)
             self.gate = linear(hidden, shape.ffn, bias, "gate_proj") if shape.gated_mlp else None
             self.up = linear(hidden, shape.ffn, bias, "up_proj")
             self.down = linear(shape.ffn, hidden, bias, "down_proj")
@@ -759,8 +800,8 @@ class Layer(nn.Module):  # type: ignore[misc]
         query, turned = query.transpose(1, 2).split((plain, rotated), dim=-1)
         placed = placed.unsqueeze(1)
         if not self.shape.learned_positions:
-            places = self.sharing.positions(length, hidden.device)
-            turned, placed = rotate(turned, places), rotate(placed, places)
+            places, base = self.sharing.positions(length, hidden.device), self.shape.rope_base
+            turned, placed = rotate(turned, places, base), rotate(placed, places, base)
         query = torch.cat((query, turned), dim=-1)
         key = torch.cat((key, placed.expand(-1, key.shape[1], -1, -1)), dim=-1)
         causal = self.shape.kind == "decoder"
@@ -793,18 +834,27 @@ class Layer(nn.Module):  # type: ignore[misc]
             query, key = self.norm_query(query).transpose(1, 2), self.norm_key(key).transpose(1, 2)
         if not self.shape.learned_positions and encoded is None:
             places = self.sharing.positions(length, hidden.device)
-            query, key = rotate(query, places), rotate(key, places)
+            query, key = self._rotated(query, places), self._rotated(key, places)
         causal = self.shape.kind == "decoder" and encoded is None
         mixed = self.sharing.attend(query, key, value, causal=causal, sinks=self.sinks)
         mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
         return self.output(mixed if gate is None else mixed * gate.sigmoid())
 
+    def _rotated(self, heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """Heads with the first part of their width rotated."""
+        shape, width = self.shape, heads.shape[-1]
+        turned = 2 * round(width * shape.rope_share / 2)
+        if turned == width:
+            return rotate(heads, places, shape.rope_base)
+        first, rest = heads.split([turned, width - turned], dim=-1)
+        return torch.cat((rotate(first, places, shape.rope_base), rest), dim=-1)
+
     def _mlp(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.experts is not None:
             return self.experts(hidden)
         if self.gate is None:
-            return self.down(functional.gelu(self.up(hidden)))
-        return self.down(functional.silu(self.gate(hidden)) * self.up(hidden))
+            return self.down(self.activation(self.up(hidden)))
+        return self.down(self.activation(self.gate(hidden), self.up(hidden)))
 
 
 class Finish(nn.Module):  # type: ignore[misc]
@@ -878,11 +928,11 @@ class Transformer(nn.Module):  # type: ignore[misc]
         return self.embedding(hidden) if self.head is None else self.head(hidden)
 
 
-def rotate(heads: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def rotate(heads: torch.Tensor, places: torch.Tensor, base: float) -> torch.Tensor:
     """Rotary positions on [batch, head, position, width]; ``places`` of all alike or of each, [batch][position]."""
     width = heads.shape[-1]
     exponents = -torch.arange(0, width, 2, device=heads.device, dtype=torch.float32) / width
-    angles = places.to(torch.float32).unsqueeze(-1) * ROTARY_BASE**exponents
+    angles = places.to(torch.float32).unsqueeze(-1) * base**exponents
     if places.ndim > 1:
         angles = angles.unsqueeze(1)
     cos, sin = angles.cos().to(heads.dtype), angles.sin().to(heads.dtype)

@@ -8,7 +8,7 @@ import pytest
 
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.errors import HetplanError, PlanError, SpecError
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, RunSpec
 from planner.plan.file import load_plan
 from planner.plan.values import Offload, Plan
 from tests.plan.examples import CLUSTER, MODEL, UNTIED, group, plan, stage
@@ -52,6 +52,17 @@ def test_stages_on_named_pools(tmp_path: Path) -> None:
         "dp: 2\nmicro_batch: 4\nzero: 1\nstages:\n  - {pool: fast, layers: 5}\n  - {pool: slow, layers: 3}\n"
     )
     assert short(tmp_path, text) == plan()
+
+
+def test_blocks_are_counted_as_blocks(tmp_path: Path) -> None:
+    """A stage of a model of blocks holds whole ones, and messages say so."""
+    blocks = MODEL.model_copy(update={"block": (RunSpec(layers=3), RunSpec(feed_forward="none"))})
+    assert "expected a sum of 8, the blocks of m, got 32" in str(
+        error_of(tmp_path, "target: torch\ndp: 2\npp: 2\nlayers: [16, 16]\n", blocks)
+    )
+    assert "9 stages for 8 blocks, expected at most one stage a block" in str(
+        error_of(tmp_path, "target: torch\ndp: 1\npp: 9\n", blocks)
+    )
 
 
 def test_dp_fills_the_named_pools(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from typing import Any
 
@@ -15,11 +16,17 @@ with warnings.catch_warnings():
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts  # noqa: E402
 
 from planner.cost.compute import UNFUSED_NORM, UNFUSED_NORM_KERNELS, UNFUSED_NORM_WEIGHT  # noqa: E402
 from planner.cost.memory import activation_bytes_per_layer  # noqa: E402
-from planner.model.spec import LoraSpec, ModelSpec  # noqa: E402
+from planner.job.batches import model_shape  # noqa: E402
+from planner.job.files import document  # noqa: E402
+from planner.model.spec import LoraSpec, ModelSpec, NumericsSpec  # noqa: E402
+from planner.training.example_model import Layer, Transformer, rotate, shape_of  # noqa: E402
+from planner.training.example_model import activation as chosen_activation  # noqa: E402
 from tests.worlds import gpt  # noqa: E402
+from tests.worlds import model as world_model  # noqa: E402
 
 RANK = 8
 HIDDEN, HEADS, FFN, LENGTH, SEQUENCES = 256, 4, 688, 128, 2
@@ -155,3 +162,87 @@ def test_what_an_unfused_norm_moves(kind: Any, trained: bool) -> None:
     assert back.bytes / UNITS - 3 * size == pytest.approx(UNFUSED_NORM[size][1] + more, rel=0.01)
     if kind is torch.bfloat16 and trained:
         assert (ahead.kernels - 1, back.kernels - 1) == UNFUSED_NORM_KERNELS
+
+
+ACTIVATIONS = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu-tanh": "gelu_pytorch_tanh",
+    "quick-gelu": "quick_gelu",
+    "relu": "relu",
+    "squared-relu": "relu2",
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_example_has_the_numerics_of_the_model_file(activation: str) -> None:
+    """Activation, epsilon and base of positions are those of a Llama of transformers with the same weights."""
+    torch.manual_seed(7)
+    theirs = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            hidden_size=32,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            vocab_size=64,
+            hidden_act=ACTIVATIONS[activation],
+            rms_norm_eps=0.01,
+            rope_parameters={"rope_type": "default", "rope_theta": 50.0},
+            tie_word_embeddings=False,
+            initializer_range=0.5,
+            use_cache=False,
+        )
+    )
+    numerics = NumericsSpec(activation=activation, norm_epsilon=0.01, rope_base=50.0)  # type: ignore[arg-type]
+    spec = world_model(8, layers=2, ffn=48, heads=4, kv_heads=2, gated_mlp=True, tied_embeddings=False)
+    ours = Transformer(
+        shape_of(json.loads(document(model_shape(spec.model_copy(update={"numerics": numerics})))))
+    )
+    assert ours.head is not None
+    with torch.no_grad():
+        ours.embedding.weight.copy_(theirs.model.embed_tokens.weight)
+        ours.head.project.weight.copy_(theirs.lm_head.weight)
+        ours.finish.norm.weight.copy_(theirs.model.norm.weight)
+        for own, other in zip(ours.layers, theirs.model.layers, strict=True):
+            attention, mlp = other.self_attn, other.mlp
+            own.query.weight.copy_(attention.q_proj.weight)
+            own.key_value.weight.copy_(
+                torch.cat(
+                    [each.weight.view(2, 8, 32) for each in (attention.k_proj, attention.v_proj)], 1
+                ).view(-1, 32)
+            )
+            own.output.weight.copy_(attention.o_proj.weight)
+            for name in ("gate", "up", "down"):
+                getattr(own, name).weight.copy_(getattr(mlp, f"{name}_proj").weight)
+    tokens = torch.randint(64, (2, 16))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_gates_of_gpt_oss() -> None:
+    """The clamped activation is that of the experts of transformers."""
+    torch.manual_seed(8)
+    config = transformers.GptOssConfig(hidden_size=8, intermediate_size=8, num_local_experts=2)
+    theirs = GptOssExperts(config)
+    gate, up = torch.randn(2, 16, 8) * 8
+    stacked = torch.stack((gate, up), dim=-1).flatten(-2)
+    shape = shape_of(
+        {
+            **model_shape(world_model(8, gated_mlp=True)),
+            "activation": "clamped-quick-gelu",
+        }
+    )
+    torch.testing.assert_close(chosen_activation(shape)(gate, up), theirs._apply_gate(stacked))
+
+
+def test_a_part_of_a_head_is_rotated() -> None:
+    """The rest of its width is as it was, and the part as a head of that width."""
+    spec = world_model(8, heads=2, gated_mlp=True)
+    shape = shape_of({**model_shape(spec), "rope_share": 0.5, "rope_base": 100.0})
+    layer = Layer(shape, "none")
+    heads, places = torch.randn(1, 2, 6, 16), torch.arange(6)
+    turned = layer._rotated(heads, places)
+    assert torch.equal(turned[..., 8:], heads[..., 8:])
+    assert torch.equal(turned[..., :8], rotate(heads[..., :8], places, 100.0))
+    assert not torch.equal(turned[..., :8], heads[..., :8])

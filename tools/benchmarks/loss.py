@@ -47,7 +47,11 @@ def trained(spec: ModelSpec, text: torch.Tensor, batch: int, log: Path) -> Losse
     if log.exists() and (known := read_losses(log)).last >= STEPS[batch]:
         return known
     torch.manual_seed(batch)
-    shape = {**spec.model_dump(exclude={"training"}), "sequence_length": LENGTH, "optimizer": "adamw"}
+    shape = {
+        **spec.model_dump(exclude={"training", "numerics"}),
+        "sequence_length": LENGTH,
+        "optimizer": "adamw",
+    }
     net = Transformer(shape_of(shape))
     rate = RATE * math.sqrt(batch / 8)
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0.0)

@@ -30,6 +30,7 @@ from planner.model.huggingface.families import (
 from planner.model.huggingface.families import MODEL_TYPES as ONE_STACK
 from planner.model.huggingface.heads import TOKENS, Head, head_of, heads_of, with_head
 from planner.model.huggingface.mixed_layers import MIXED_LAYERS
+from planner.model.huggingface.numerics import numerics_of
 from planner.model.huggingface.remote_code import REMOTE_CODE, REMOTE_CODE_HEADS
 from planner.model.huggingface.seamless import SEAMLESS, SEAMLESS_HEADS
 from planner.model.huggingface.several_towers import SEVERAL_TOWERS
@@ -132,6 +133,8 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision, bool]:
     if padding:
         others = shape.get("other_parameters", 0) + padding * shape["hidden"]
         shape |= {"learned_positions": rows - padding, "other_parameters": others}
+    if (numerics := numerics_of(config, shape)) is not None:
+        shape |= {"numerics": numerics}
     drops = any(isinstance(share := config.get(key), int | float) and share > 0 for key in _DROPPED)
     return shape, longest, _precision_of(said, whole.data, config), drops
 

@@ -17,7 +17,7 @@ from planner.plan.placement import Agent, Rank
 from planner.plan.values import Plan, Stage
 from planner.runtimes.flagscale.capabilities import CAPABILITIES
 from planner.runtimes.interface import Runtime
-from planner.runtimes.megatron.arguments import arguments, differences, model_words, read_words
+from planner.runtimes.megatron.arguments import arguments, differences, model_words, read_words, unsaid
 from planner.runtimes.megatron.log import MegatronLines
 from planner.runtimes.megatron.runtime import RUNTIME as MEGATRON
 
@@ -196,6 +196,7 @@ class FlagScale(Runtime):
         return {
             "meshes": meshes(job.plan),
             "differences": tuple(differences(job.model)),
+            "unsaid": unsaid(job.model),
             "dispatcher": None,
             "is_open": bool(_to_edit(_network(job))),
         }

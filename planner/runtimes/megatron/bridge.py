@@ -36,6 +36,10 @@ SECTIONS = {
 """Sections of the recipe in which Megatron's arguments are found; all others are the model's."""
 RENAMED: dict[str, dict[str, object]] = {
     "swiglu": {"gated_linear_unit": True, "activation_func": "silu"},
+    "quick_geglu": {"gated_linear_unit": True, "activation_func": "quick_gelu"},
+    "squared_relu": {"activation_func": "squared_relu"},
+    "use_rope_scaling": {"rope_scaling": True},
+    "no_yarn_correction_range_round_to_int": {"yarn_correction_range_round_to_int": False},
     "disable_bias_linear": {"add_bias_linear": False},
     "no_bias_dropout_fusion": {"bias_dropout_fusion": False},
     "no_bias_gelu_fusion": {"bias_activation_fusion": False},
@@ -44,6 +48,15 @@ RENAMED: dict[str, dict[str, object]] = {
     **{name: {} for name in ("group_query_attention", "max_position_embeddings", "bf16", "fp16")},
     **{name: {} for name in ("mock_data", "tokenizer_type")},
 }
+OTHER_NAMES = {
+    "num_experts": "num_moe_experts",
+    "norm_epsilon": "layernorm_epsilon",
+    "rotary_seq_len_interpolation_factor": "seq_len_interpolation_factor",
+    "rotary_scaling_factor": "yarn_rotary_scaling_factor",
+    "mscale": "yarn_mscale",
+    "mscale_all_dim": "yarn_mscale_all_dim",
+}
+"""Fields of the model by the names of Megatron's arguments, where they differ."""
 FORMATS = {"bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp32": None, "tf32": None}
 UNLESS: dict[str, object] = {
     **dict.fromkeys(
@@ -99,7 +112,7 @@ def overrides(job: Job) -> dict[str, object]:
         if name in RENAMED:
             settings |= {f"model.{key}": each for key, each in RENAMED[name].items()}
         else:
-            key = {"num_experts": "num_moe_experts"}.get(name, name)
+            key = OTHER_NAMES.get(name, name)
             settings |= {
                 f"{section}.{key}": _value(name, value) for section in SECTIONS.get(name, ("model",))
             }

@@ -12,7 +12,7 @@ from planner.dims.sharding import gradients_of
 from planner.errors import EmitError
 from planner.job.files import EmittedFile, launch_files
 from planner.job.job import Job
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, NumericsSpec, RopeScalingSpec
 from planner.plan.values import Plan
 from planner.runtimes.torch.runtime import CLIP, PyTorch
 
@@ -35,16 +35,41 @@ CONFIGURATIONS: dict[tuple[str, str], dict[str, Any]] = {
 """Module and function of its dense configurations, and their shapes; it takes no shape as arguments."""
 LONGEST = {"llama3": 131072, "qwen3": 40960}
 """Tokens of a sequence that its models of a module take at most."""
+NUMERICS = {
+    "llama3": NumericsSpec(
+        activation="silu",
+        rope_base=5e5,
+        rope_scaling=RopeScalingSpec(kind="llama3", factor=8.0, original_length=8192),
+    ),
+    "qwen3": NumericsSpec(activation="silu", rope_base=1e6),
+}
+"""What its models of a module have."""
 WORKING = {"bf16": "bfloat16", "fp32": "float32"}
 
 
 def configuration(model: ModelSpec) -> tuple[str, str] | None:
     """Module and function whose model is this one."""
     for names, shape in CONFIGURATIONS.items():
-        fields = {**shape, "name": model.name, "training": model.training}
+        fields = {**shape, "name": model.name, "training": model.training, "numerics": model.numerics}
         if ModelSpec.model_validate(fields) == model:
             return names
     return None
+
+
+def differences(module: str, model: ModelSpec) -> Iterator[str]:
+    """What of the model file's numerics its models have in another way, each in a sentence without a full stop."""
+    has, said = NUMERICS[module], model.numerics
+    if said is None:
+        return
+    if said.activation not in (None, has.activation):
+        yield f"gates of feed-forwards have SiLU instead of {said.activation}"
+    if said.rope_base not in (None, has.rope_base):
+        yield f"the base of positions is {has.rope_base:g} instead of {said.rope_base:g}"
+    scaling = said.rope_scaling
+    if scaling is not None:
+        scaling = scaling.model_copy(update={"original_length": scaling.own_length})
+    if said.rope_base is not None and scaling != has.rope_scaling:
+        yield "positions are scaled as in Llama 3.1" if has.rope_scaling else "positions are not scaled"
 
 
 def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
@@ -208,8 +233,11 @@ class Titan(PyTorch):
     def notes(self, job: Job) -> Mapping[str, object]:
         """Its configuration, and whether it communicates more often than planned."""
         steps = job.plan.stages[0].replicas[0].accumulation_steps
+        names = configuration(job.model)
+        assert names is not None  # check() has seen it
         return {
-            "configuration": configuration(job.model),
+            "configuration": names,
+            "differences": tuple(differences(names[0], job.model)),
             "more_often": job.plan.pp == 1 and steps > 1 and job.plan.zero < 3,
         }
 

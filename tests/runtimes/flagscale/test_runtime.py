@@ -68,7 +68,7 @@ def test_golden() -> None:
     assert nodes["t-1"]["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert nodes["t-1"]["NCCL_NET"] == "Socket"
     assert "| A100 | 4 | 2 | 1 |" in made["README.md"]
-    assert "such as `rotary_base`" in made["README.md"]
+    assert "there, too: `norm_epsilon`, `rotary_base`, `use_rope_scaling`." in made["README.md"]
 
 
 def test_devices_of_amd() -> None:

@@ -132,6 +132,7 @@ def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str
         "expert_width": config.moe_latent_size,
         "window": config.window_size,
         "softmax": config.softmax_type,
+        "numerics": numerics(found, config),
         "modules": None if pipeline is None else _modules(pipeline),
         "distributed_optimizer": found.use_distributed_optimizer,
         "on_host": found.optimizer_offload_fraction if found.optimizer_cpu_offload else 0.0,
@@ -139,6 +140,33 @@ def parsed(args: list[str], world: int, environment: dict[str, str]) -> dict[str
         "sequence_parallel": found.sequence_parallel,
         "fp32_gradients": found.accumulate_allreduce_grads_in_fp32,
         "recompute": found.recompute_granularity,
+    }
+
+
+def numerics(found: Any, config: Any) -> dict[str, Any]:
+    """What changes results and neither time nor memory."""
+    yarn = (
+        *("rotary_scaling_factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
+        *("mscale", "mscale_all_dim", "correction_range_round_to_int"),
+    )
+    return {
+        "activation": config.activation_func.__name__,
+        "gated": config.gated_linear_unit,
+        "fused": config.bias_activation_fusion,
+        "limits": [config.glu_linear_offset, config.activation_func_clamp_value],
+        "epsilon": config.layernorm_epsilon,
+        "positions": found.position_embedding_type,
+        "rope": [found.rotary_base, found.rotary_percent, found.rotary_seq_len_interpolation_factor],
+        "llama3": [found.use_rope_scaling, found.rope_scaling_factor],
+        "skips": config.no_rope_freq,
+        "latent_yarn": [getattr(config, each, None) for each in yarn[:6]],
+        "yarn": [getattr(config, f"yarn_{each}", None) for each in yarn],
+        "router": [
+            *(config.moe_router_score_function, config.moe_router_pre_softmax),
+            *(config.moe_router_enable_expert_bias, config.moe_router_topk_scaling_factor),
+            *(config.moe_router_num_groups, config.moe_router_group_topk),
+            config.moe_aux_loss_coeff,
+        ],
     }
 
 

@@ -31,7 +31,25 @@ VALUED = frozenset(
         "--moe-flex-dispatcher-backend",
         "--moe-latent-size",
         "--moe-layer-freq",
+        "--activation-func-clamp-value",
+        "--glu-linear-offset",
         "--moe-router-dtype",
+        "--moe-router-group-topk",
+        "--moe-router-num-groups",
+        "--moe-router-score-function",
+        "--moe-router-topk-scaling-factor",
+        "--mscale",
+        "--mscale-all-dim",
+        "--no-rope-freq",
+        "--norm-epsilon",
+        "--rope-scaling-factor",
+        "--rotary-base",
+        "--rotary-percent",
+        "--rotary-scaling-factor",
+        "--rotary-seq-len-interpolation-factor",
+        "--yarn-beta-fast",
+        "--yarn-beta-slow",
+        "--yarn-original-max-position-embeddings",
         "--moe-router-load-balancing-type",
         "--moe-router-topk",
         "--moe-shared-expert-intermediate-size",
@@ -103,7 +121,12 @@ SWITCHES = frozenset(
         "--group-query-attention",
         "--moe-grouped-gemm",
         "--moe-permute-fusion",
+        "--moe-router-enable-expert-bias",
         "--moe-router-pre-softmax",
+        "--no-yarn-correction-range-round-to-int",
+        "--quick-geglu",
+        "--squared-relu",
+        "--use-rope-scaling",
         "--moe-shared-expert-gate",
         "--multi-latent-attention",
         "--mock-data",
@@ -305,7 +328,7 @@ def _check_experts(given: Mapping[str, str], dp: int) -> None:
         raise EmitError("--use-tp-pp-dp-mapping needs as many replicas of experts as of everything else")
     if "--disable-bias-linear" not in given and "--no-bias-dropout-fusion" not in given:
         raise EmitError("--num-experts with biases needs --no-bias-dropout-fusion")
-    if not {"--disable-bias-linear", "--swiglu", "--no-bias-gelu-fusion"} & {*given}:
+    if not {"--disable-bias-linear", "--swiglu", "--quick-geglu", "--no-bias-gelu-fusion"} & {*given}:
         raise EmitError("--num-experts with biases and without gates needs --no-bias-gelu-fusion")
     if "--disable-bias-linear" not in given and "--moe-shared-expert-intermediate-size" in given:
         raise EmitError("--moe-shared-expert-intermediate-size needs --disable-bias-linear")

@@ -67,6 +67,48 @@ CASES: dict[str, tuple[Plan, dict[str, Any], dict[str, Any]]] = {
             **{"ddp.use_distributed_optimizer": True, "optimizer.use_distributed_optimizer": True},
         },
     ),
+    "numerics": (
+        pipeline([5, 3], dp=4, ep=4),
+        {
+            **MIXTRAL,
+            "numerics": {
+                **{"activation": "clamped-quick-gelu", "norm_epsilon": 1e-6, "rope_base": 150000},
+                "rope_scaling": {"kind": "yarn", "factor": 32, "original_length": 4096, "rounded": False},
+                "router": {"score": "sigmoid", "bias": True, "scale": 2.5, "groups": 4, "top_groups": 2},
+            },
+        },
+        {
+            **{"model.gated_linear_unit": True, "model.activation_func": "quick_gelu"},
+            **{"model.glu_linear_offset": 1, "model.activation_func_clamp_value": 7},
+            **{"model.layernorm_epsilon": 1e-6, "model.rotary_base": 150000},
+            **{"model.position_embedding_type": "yarn", "model.yarn_rotary_scaling_factor": 32},
+            **{"model.yarn_original_max_position_embeddings": 4096, "model.yarn_beta_fast": 32},
+            **{"model.yarn_mscale": 1, "model.yarn_correction_range_round_to_int": False},
+            **{"model.moe_router_score_function": "sigmoid", "model.moe_router_enable_expert_bias": True},
+            **{"model.moe_router_num_groups": 4, "model.moe_router_group_topk": 2},
+            "model.moe_router_topk_scaling_factor": 2.5,
+        },
+    ),
+    "longer positions": (
+        pipeline([4, 4]),
+        {
+            "numerics": {
+                **{"activation": "squared-relu", "rope_share": 0.5, "rope_skips": 2},
+                "rope_scaling": {"kind": "llama3", "factor": 16},
+            },
+            "qkv_bias": True,
+        },
+        {
+            **{"model.activation_func": "squared_relu", "model.bias_activation_fusion": False},
+            **{"model.rotary_percent": 0.5, "model.no_rope_freq": 2},
+            **{"model.rope_scaling": True, "model.rope_scaling_factor": 16},
+        },
+    ),
+    "divided positions": (
+        pipeline([4, 4]),
+        {**GATED, "numerics": {"rope_scaling": {"kind": "linear", "factor": 8}}},
+        {"model.seq_len_interpolation_factor": 8},
+    ),
     "experts": (
         pipeline([5, 3], dp=4, ep=4),
         {**MIXTRAL, "dense_layers": 2},

@@ -149,6 +149,68 @@ BY_HAND = [
 ]
 
 
+LLAMA_3 = {
+    "activation": "silu",
+    **{"norm_epsilon": 1e-6, "rope_base": 5e5, "rope_share": 0.5, "rope_skips": 4},
+    "rope_scaling": {"kind": "llama3", "factor": 32.0},
+}
+YARN = {"kind": "yarn", "factor": 32.0, "original_length": 2048, "fast": 16.0, "slow": 2.0, "rounded": False}
+DEEPSEEK_ROUTER = {"score": "sigmoid", "bias": True, "groups": 4, "top_groups": 2, "scale": 2.5}
+NUMERICS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    (
+        LLAMA,
+        LLAMA_3,
+        {
+            **{"activation": "silu", "gated": True, "epsilon": 1e-6, "positions": "rope"},
+            **{"rope": [500000, 0.5, None], "llama3": [True, 32.0], "skips": [0, 0, 0, 1] * 2},
+        },
+    ),
+    (LLAMA, {"rope_scaling": {"kind": "linear", "factor": 4.0}}, {"rope": [10000, 1.0, 4]}),
+    (
+        {**LLAMA, "gated_mlp": False, "mlp_bias": True, "output_bias": True, "qkv_bias": True},
+        {"activation": "squared-relu"},
+        {"activation": "squared_relu", "gated": False, "fused": False},
+    ),
+    (GPT, {"activation": "gelu-tanh"}, {"activation": "gelu", "gated": False, "fused": True}),
+    (
+        GPT_OSS,
+        {"activation": "clamped-quick-gelu", "rope_base": 150000.0, "rope_scaling": YARN, "router": {}},
+        {
+            **{"activation": "quick_gelu", "gated": True, "limits": [1.0, 7.0], "positions": "yarn"},
+            "yarn": [32.0, 2048, 16.0, 2.0, 1.0, 0.0, False],
+            "router": ["softmax", False, False, None, None, None, 1e-3],
+        },
+    ),
+    (
+        {**MIXTRAL, "experts": {"number": 8, "top_k": 2, "ffn": 48}},
+        {"router": {"normalised": False}},
+        {"router": ["softmax", True, False, None, None, None, 1e-3]},
+    ),
+    (
+        {**LLAMA, "kv_heads": 4, "latent": LATENT, "experts": {"number": 8, "top_k": 4, "ffn": 48}},
+        {
+            "rope_scaling": {"kind": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+            "router": DEEPSEEK_ROUTER,
+        },
+        {
+            **{"positions": "rope", "latent_yarn": [40.0, 4096, 32, 1, 1.0, 1.0]},
+            "router": ["sigmoid", False, True, 2.5, 4, 2, 1e-3],
+        },
+    ),
+    (NEMOTRON_3, {"activation": "silu", "rope_base": 1e4}, {"activation": "silu", "positions": "none"}),
+]
+"""Models, their numerics, and what Megatron makes of these."""
+
+
+def test_numerics_are_understood() -> None:
+    """Activations, positions and routers are what the model file says."""
+    cases = [made(pipeline([8], dp=8), {**kind, "numerics": said}) for kind, said, _ in NUMERICS]
+    for (_, _, expected), case, answer in zip(NUMERICS, cases, ask([*map(question, cases)]), strict=True):
+        assert "ok" in answer, (question(case), answer)
+        found = answer["ok"]["numerics"]
+        assert {name: found[name] for name in expected} == expected
+
+
 def question(case: Case) -> dict[str, Any]:
     """The emitted arguments of a plan; a vocabulary stands in for the user's."""
     job = job_of(case.plan, case.cluster, case.model)

@@ -16,7 +16,7 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Offload, Plan, Stage
-from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words
+from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words, unsaid
 from tests.worlds import GPUS, cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
@@ -182,6 +182,81 @@ def test_differences_are_told() -> None:
     assert len(list(differences(phi))) == 3
     bert = model(8, kind="encoder", token_types=2, embedding_norm=True, head_transform=True, head_bias=True)
     assert len(list(differences(bert))) == 2
+
+
+LLAMA_31: dict[str, Any] = {
+    **{"activation": "silu", "norm_epsilon": 1e-6, "rope_base": 5e5, "rope_skips": 2},
+    "rope_scaling": {"kind": "llama3", "factor": 8.0, "original_length": 8192},
+}
+ODD: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    "gate": (
+        {"gated_mlp": True},
+        {"activation": "gelu-tanh"},
+        ["gates of feed-forwards have SiLU instead of GELU"],
+    ),
+    "activation": ({}, {"activation": "relu"}, ["feed-forwards have GELU instead of ReLU"]),
+    "own activation": (
+        {"gated_mlp": True},
+        {"activation": "other"},
+        ["gates of feed-forwards have SiLU instead of an activation that Megatron lacks"],
+    ),
+    "base": (
+        {},
+        {"rope_base": 0.5 + 1e4, "rope_window_base": 1e3},
+        [
+            "the base of positions is whole, 10000 instead of 10000.5",
+            "layers with a window have positions of the same base as all others",
+        ],
+    ),
+    "layers without positions": ({"layers": 5}, {"rope_skips": 4}, ["every layer has positions"]),
+    "other scaling": ({}, {"rope_scaling": {"kind": "other"}}, ["positions are not scaled"]),
+    "longer": (
+        {},
+        {"rope_scaling": {"kind": "llama3", "factor": 8, "original_length": 4096}},
+        ["positions are scaled as in Llama 3.1, from 8,192 tokens and factors 1 and 4"],
+    ),
+    "divided": (
+        {},
+        {"rope_scaling": {"kind": "linear", "factor": 2.5}},
+        ["positions are divided by 2 instead of 2.5"],
+    ),
+    "weights": (
+        {"gated_mlp": True, "experts": {"number": 8, "top_k": 2, "ffn": 48}},
+        {"router": {"score": "sigmoid", "normalised": False}},
+        ["the weights of a token's experts add up to one"],
+    ),
+    "balance": (
+        {"gated_mlp": True, "experts": {"number": 8, "top_k": 2, "ffn": 48}},
+        {"router": {"bias": True}},
+        ["the router has no bias that balances the load"],
+    ),
+    "learned": ({"learned_positions": 64}, {"rope_scaling": {"kind": "other"}}, []),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_other_numerics_are_told(name: str) -> None:
+    """What Megatron computes in another way than the model."""
+    kind, said, expected = ODD[name]
+    assert list(differences(model(8, **kind, numerics=said))) == expected
+
+
+def test_numerics_are_arguments() -> None:
+    """Those of the model file; the README names the others."""
+    said = model(8, gated_mlp=True, numerics=LLAMA_31)
+    words = model_words(said)
+    given = " ".join(words)
+    assert "--norm-epsilon 1e-06" in given
+    assert "--rotary-base 500000 --no-rope-freq 2 --use-rope-scaling --rope-scaling-factor 8" in given
+    assert list(differences(said)) == []
+    assert unsaid(said) == []
+    assert unsaid(model(8, gated_mlp=True)) == ["--norm-epsilon", "--rotary-base", "--use-rope-scaling"]
+    made = {
+        file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, model(8, layers=4, gated_mlp=True))
+    }
+    assert "with `--norm-epsilon`, `--rotary-base`, `--use-rope-scaling`." in made["README.md"]
+    made = {file.path: file.text for file in emit(pipeline([3, 1]), CLUSTER, said)}
+    assert "leaves some values" not in made["README.md"]
 
 
 def test_one_stage_one_replica() -> None:

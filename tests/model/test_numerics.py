@@ -1,0 +1,179 @@
+"""What changes results and neither time nor memory: read from configurations, handed on, computed by the example."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.errors import SpecError
+from planner.model.file import load_model
+from planner.model.spec import ModelSpec, NumericsSpec, RouterSpec
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+    "max_position_embeddings": 4096,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    **{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "original_max_position_embeddings": 8192,
+}
+DEEPSEEK = {
+    **{"model_type": "deepseek_v3", "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    **{"moe_intermediate_size": 32, "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": 16},
+    **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "n_group": 4, "topk_group": 2},
+    **{"norm_topk_prob": True, "routed_scaling_factor": 2.5, "hidden_act": "silu", "rope_theta": 10000},
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": {
+        **{"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32},
+        **{"beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+}
+GPT_OSS = {
+    **{"model_type": "gpt_oss", "num_local_experts": 8, "num_experts_per_tok": 2, "hidden_act": "silu"},
+    **{"rms_norm_eps": 1e-5, "rope_theta": 150000, "head_dim": 16, "sliding_window": 128},
+    "rope_scaling": {
+        **{"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096},
+        **{"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    },
+}
+GEMMA3 = {
+    **{"model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh", "head_dim": 16},
+    **{"sliding_window": 1024, "sliding_window_pattern": 2, "rms_norm_eps": 1e-6},
+}
+BASES = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+GEMMA3_SAYS = {
+    **{"activation": "gelu-tanh", "norm_epsilon": 1e-6, "rope_base": 1e6, "rope_window_base": 1e4},
+    "rope_scaling": {"kind": "linear", "factor": 8.0},
+}
+QWEN_MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "older keys": (
+        {
+            "model_type": "llama",
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 5e5,
+            "rope_scaling": LLAMA3,
+        },
+        {
+            **{"activation": "silu", "norm_epsilon": 1e-5, "rope_base": 5e5},
+            "rope_scaling": {
+                "kind": "llama3",
+                "factor": 8.0,
+                "original_length": 8192,
+                "low": 1.0,
+                "high": 4.0,
+            },
+        },
+    ),
+    "newer keys": (
+        {
+            "model_type": "llama",
+            "hidden_act": "swish",
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {**LLAMA3, "rope_theta": 1e4},
+        },
+        {
+            **{"activation": "silu", "norm_epsilon": 1e-6, "rope_base": 1e4},
+            "rope_scaling": {"kind": "llama3", "factor": 8.0, "original_length": 8192},
+        },
+    ),
+    "two bases": ({**GEMMA3, "rope_parameters": BASES}, GEMMA3_SAYS),
+    "two bases, older keys": (
+        {
+            **GEMMA3,
+            **{"rope_theta": 1e6, "rope_local_base_freq": 1e4},
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        GEMMA3_SAYS,
+    ),
+    "latent attention": (
+        DEEPSEEK,
+        {
+            **{"activation": "silu", "norm_epsilon": 1e-6, "rope_base": 1e4},
+            "rope_scaling": {"kind": "yarn", "factor": 40.0, "original_length": 4096, "mscale_all_dim": 1.0},
+            "router": {"score": "sigmoid", "bias": True, "scale": 2.5, "groups": 4, "top_groups": 2},
+        },
+    ),
+    "whatever its activation is called": (
+        GPT_OSS,
+        {
+            **{"activation": "clamped-quick-gelu", "norm_epsilon": 1e-5, "rope_base": 150000.0, "router": {}},
+            "rope_scaling": {"kind": "yarn", "factor": 32.0, "original_length": 4096, "rounded": False},
+        },
+    ),
+    "weights that do not add up": (
+        {"model_type": "qwen3_moe", **QWEN_MOE, "norm_topk_prob": False, "hidden_act": "xielu"},
+        {"activation": "other", "router": {"normalised": False}},
+    ),
+    "a part is rotated": (
+        {
+            "model_type": "gpt_neox",
+            "hidden_act": "gelu",
+            "rotary_pct": 0.25,
+            "rotary_emb_base": 10000,
+            "layer_norm_eps": 1e-5,
+        },
+        {"activation": "gelu", "norm_epsilon": 1e-5, "rope_base": 1e4, "rope_share": 0.25},
+    ),
+    "no positions": (
+        {
+            "model_type": "llama4_text",
+            "interleave_moe_layer_step": 1,
+            "num_local_experts": 8,
+            "no_rope_layers": [1, 0] * 2,
+        },
+        {"rope_skips": 2, "router": {"score": "sigmoid", "normalised": False}},
+    ),
+    "learned positions": (
+        {"model_type": "opt", "activation_function": "relu", "ffn_dim": 128, "rope_theta": 1e4},
+        {"activation": "relu"},
+    ),
+}
+
+
+def imported(tmp_path: Path, config: dict[str, Any]) -> ModelSpec:
+    """The model of a configuration."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SMALL, **config}), encoding="utf-8")
+    return load_model(path)
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_configurations_say_them(tmp_path: Path, name: str) -> None:
+    """Read of the keys of either version of transformers."""
+    config, expected = SAID[name]
+    found = imported(tmp_path, config).numerics
+    assert found is not None
+    wanted = NumericsSpec.model_validate(expected)
+    named = {*expected}
+    assert found.model_dump(include=named) == wanted.model_dump(include=named)
+    said = found.model_dump(exclude_none=True)
+    assert {*said} - named <= {"norm_epsilon", "activation", "rope_base"}
+
+
+def test_a_strange_value_is_named(tmp_path: Path) -> None:
+    """A base that is no number is an error, not a guess."""
+    with pytest.raises(SpecError, match=r"numerics\.rope_base is wrong"):
+        imported(tmp_path, {"model_type": "llama", "rope_theta": "many"})
+
+
+def test_they_cost_nothing(tmp_path: Path) -> None:
+    """The same model without them has as many parameters."""
+    model = imported(tmp_path, DEEPSEEK)
+    assert model.numerics is not None
+    assert model.numerics.router == RouterSpec(score="sigmoid", bias=True, scale=2.5, groups=4, top_groups=2)
+    assert model.model_copy(update={"numerics": None}).parameters == model.parameters
