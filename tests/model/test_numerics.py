@@ -165,6 +165,21 @@ def test_configurations_say_them(tmp_path: Path, name: str) -> None:
     assert {*said} - named <= {"norm_epsilon", "activation", "rope_base"}
 
 
+HYBRID = {
+    **{"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 2, "rope_theta": 1e4},
+    **{"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_expand": 2},
+    **{"shared_intermediate_size": 64, "num_local_experts": 0, "num_experts_per_tok": 0},
+}
+
+
+@pytest.mark.parametrize("kind", [None, "nope", "rope"])
+def test_attention_beside_states_has_positions_where_they_say_so(tmp_path: Path, kind: str | None) -> None:
+    """A base alone says nothing: Granite 4 names one and has none."""
+    found = imported(tmp_path, {**HYBRID, "position_embedding_type": kind}).numerics
+    assert found is None or found.rope_base == (1e4 if kind == "rope" else None)
+    assert kind != "rope" or found is not None
+
+
 def test_a_strange_value_is_named(tmp_path: Path) -> None:
     """A base that is no number is an error, not a guess."""
     with pytest.raises(SpecError, match=r"numerics\.rope_base is wrong"):

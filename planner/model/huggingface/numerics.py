@@ -61,12 +61,21 @@ def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
     if kind == "gpt_oss":
         # Whatever hidden_act says.
         found["activation"] = "clamped-quick-gelu"
-    if not shape.get("learned_positions"):
+    if not shape.get("learned_positions") and _rotates(config, kind):
         found |= _rope(config, shape)
     if shape.get("experts"):
         found["router"] = _router(config, kind)
     said = {key: value for key, value in found.items() if value is not None}
     return said or None
+
+
+def _rotates(config: Config, kind: str) -> bool:
+    """False where attention has no positions, whatever base a configuration names: layers with a state tell them."""
+    if kind == "granitemoehybrid":
+        return config.get("position_embedding_type") == "rope"
+    return (
+        bool(config.get("use_mem_rope")) if kind == "zamba2" else kind not in ("jamba", "nemotron_h", "zamba")
+    )
 
 
 def _rope(config: Config, shape: dict[str, Any]) -> dict[str, Any]:

@@ -136,10 +136,11 @@ def _fuses_activation(model: ModelSpec) -> bool:
 
 
 def _positions(model: ModelSpec) -> list[str]:
-    """Behind layers that carry a state along the sequence attention has no positions (Nemotron-H, Granite 4)."""
+    """Behind layers that carry a state along the sequence attention has no positions (Nemotron-H, Granite 4) unless the
+    model file names their base (Bamba)."""
     if model.learned_positions:
         return ["--position-embedding-type", "learned_absolute"]
-    if model.states and model.stacked:
+    if placeless(model):
         return ["--position-embedding-type", "none"]
     numerics = model.numerics or NumericsSpec()
     scaling = _scaling_words(model, numerics.rope_scaling)
@@ -149,6 +150,12 @@ def _positions(model: ModelSpec) -> list[str]:
     words += [] if numerics.rope_share is None else ["--rotary-percent", f"{numerics.rope_share:g}"]
     words += ["--no-rope-freq", str(numerics.rope_skips)] if _skips(model) else []
     return [*words, *scaling]
+
+
+def placeless(model: ModelSpec) -> bool:
+    """True where attention has no positions of its own."""
+    based = model.numerics is not None and model.numerics.rope_base is not None
+    return bool(model.states) and model.stacked and not based
 
 
 def _skips(model: ModelSpec) -> bool:
@@ -199,7 +206,7 @@ def unsaid(model: ModelSpec) -> list[str]:
     names = ["--norm-epsilon"] if numerics.norm_epsilon is None else []
     if numerics.activation is None and model.stacked and model.states:
         names += ["--squared-relu"]
-    if numerics.rope_base is None and not model.learned_positions and not (model.states and model.stacked):
+    if numerics.rope_base is None and not model.learned_positions and not placeless(model):
         names += ["--rotary-base", "--use-rope-scaling"]
     if numerics.router is None and model.experts is not None:
         names += [
@@ -221,7 +228,7 @@ def _numeric_differences(model: ModelSpec, numerics: NumericsSpec) -> Iterator[s
         own |= {"silu": "SiLU", "squared-relu": "squared ReLU", "quick-gelu": "quick GELU"}
         of = "gates of feed-forwards have" if model.gated_mlp else "feed-forwards have"
         yield f"{of} {usual} instead of {own.get(_activated(model), 'a clamped quick GELU')}"
-    if model.learned_positions or (model.states and model.stacked):
+    if model.learned_positions or placeless(model):
         return
     if numerics.rope_base is not None and numerics.rope_base % 1:
         yield f"the base of positions is whole, {numerics.rope_base:.0f} instead of {numerics.rope_base:g}"

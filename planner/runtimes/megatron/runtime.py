@@ -19,6 +19,7 @@ from planner.runtimes.megatron.arguments import (
     differences,
     dispatcher_of,
     layout,
+    placeless,
     unsaid,
 )
 from planner.runtimes.megatron.capabilities import CAPABILITIES
@@ -196,6 +197,7 @@ class Megatron(Runtime):
             "layout": layout(job.plan, job.model),
             "differences": tuple(differences(job.model)),
             "unsaid": unsaid(job.model),
+            "placeless": placeless(job.model),
             "dispatcher": {"deepep": "DeepEP", "hybridep": "HybridEP"}.get(dispatcher_of(job)),
             "network_per_group": bool(
                 group_networks(job.ranks, job.network, job.plan.folding.ways, job.plan.cp)

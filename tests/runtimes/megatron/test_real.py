@@ -197,7 +197,8 @@ NUMERICS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
             "router": ["sigmoid", False, True, 2.5, 4, 2, 1e-3],
         },
     ),
-    (NEMOTRON_3, {"activation": "silu", "rope_base": 1e4}, {"activation": "silu", "positions": "none"}),
+    (NEMOTRON_3, {"activation": "silu"}, {"activation": "silu", "positions": "none"}),
+    (NEMOTRON, {"rope_base": 1e6, "rope_share": 0.5}, {"positions": "rope", "rope": [1000000, 0.5, None]}),
 ]
 """Models, their numerics, and what Megatron makes of these."""
 
