@@ -143,21 +143,28 @@ class _Member:
         """Null when empty."""
 
     @cached_property
-    def _found(self) -> tuple[Any, Any]:
-        owner, hint = self._cls, self._cls
+    def _found(self) -> tuple[Any, Any, bool]:
+        owner, hint, optional = self._cls, self._cls, False
         for name in self.path:
             owner = hint
             descriptor = getattr(owner, name, None)
             if isinstance(descriptor, property):
-                hint = _without_none(get_type_hints(descriptor.fget)["return"])
+                whole = get_type_hints(descriptor.fget)["return"]
             else:
-                hint = _without_none(get_type_hints(owner)[name])
-        return owner, hint
+                whole = get_type_hints(owner)[name]
+            hint = _without_none(whole)
+            optional = optional or hint is not whole
+        return owner, hint, optional
 
     @property
     def hint(self) -> Any:
         """Type without None."""
         return self._found[1]
+
+    @property
+    def optional(self) -> bool:
+        """Whether its type, or that of a value on the way to it, allows None."""
+        return self._found[2]
 
     @property
     def meaning(self) -> str:
@@ -241,7 +248,10 @@ def keys(cls: Any, at: str = "") -> dict[str, str]:
 
 
 def schema(cls: Any) -> dict[str, Json]:
-    """The JSON Schema of a class's document: all its keys are there, and any value but a list may be null."""
+    """The JSON Schema of a class's document: all its keys are there, and any value may be null.
+
+    A list only where its type, or that of a value on the way to it, allows None.
+    """
     properties: dict[str, Json] = {}
     for member in _members(cls):
         if member.inline:
@@ -250,6 +260,8 @@ def schema(cls: Any) -> dict[str, Json]:
             properties |= inner
         else:
             shape = _shape(member.hint)
+            if shape.get("type") == "array" and member.optional:
+                shape |= {"type": ["array", "null"]}
             properties[member.key] = {**shape, **({"description": member.meaning} if member.meaning else {})}
     return {"type": "object", "properties": properties, "required": list(properties)}
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import jsonschema
 import pytest
@@ -414,6 +414,10 @@ def test_the_schema_is_that_of_the_document(command: str) -> None:
         for each in (examples.infeasible(), examples.out_of_reach()):
             other = search_document(each, examples.cluster(), examples.model())
             checked.validate(json.loads(text(other)))
+    document: Any = documents()[command]
+    for name, hint in get_type_hints(type(document)).items():
+        if type(None) in get_args(hint):
+            checked.validate(json.loads(text(replace(document, **{name: None}))))
     for key in found:
         with pytest.raises(jsonschema.ValidationError):
             checked.validate({name: entry for name, entry in found.items() if name != key})
