@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from planner.calibration.values import Calibration
 from planner.cli.compare import Logs, contenders_of, run_of
 from planner.cli.goal import Budget, Deadline, RunOptions, StopOptions
@@ -22,15 +24,17 @@ from planner.cli.options import (
     time_limit,
 )
 from planner.cli.output import require_writable, show, show_document
+from planner.cli.process import INTERRUPTED
 from planner.cli.progress import searching
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
 from planner.files.writing import write_whole
 from planner.plan.file import PlanFile
-from planner.report.layout import Paragraph
+from planner.report.layout import Paragraph, warnings_section
 from planner.report.numbers import duration, rate
 from planner.report.page import page
 from planner.report.page import report as report_of
+from planner.report.pareto import searched_text
 from planner.search.objectives.pareto import Front, front, front_objective
 from planner.search.values import Goal, Limits
 
@@ -76,6 +80,7 @@ def report(
     estimator = Estimator(saved.cluster, saved.model, constants)
     scored = contenders[0].scored
     assert scored is not None, "a plan file has a plan"
+    found = _front(plan, saved, constants, time_limit) if pareto else None
     told = report_of(
         plan.name,
         saved,
@@ -84,16 +89,22 @@ def report(
         replace(wanted, interruptions=wanted.interruptions.of(saved.model)),
         contenders if compare else (),
         run_of(plan, saved, log, estimator) if log else None,
-        _front(plan, saved, constants, time_limit) if pareto else None,
+        found,
     )
     write_whole(page(told), output, "report.html")
     if as_json:
         show_document(told.document())
-        return
-    estimate = scored.estimate
-    size = output.stat().st_size / 1000
-    line = f"{output}: {size:.0f} kB, {duration(estimate.step_seconds, estimate.spread)} a step"
-    show(Paragraph(f"{line}, {rate(estimate.tokens_per_second)} tokens/s"), then="open it in a browser")
+    else:
+        estimate = scored.estimate
+        size = output.stat().st_size / 1000
+        line = f"{output}: {size:.0f} kB, {duration(estimate.step_seconds, estimate.spread)} a step"
+        show(
+            Paragraph(f"{line}, {rate(estimate.tokens_per_second)} tokens/s"),
+            warnings_section([searched_text(found)]) if found is not None and found.unfinished else None,
+            then="open it in a browser",
+        )
+    if found is not None and found.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _front(path: Path, saved: PlanFile, calibration: Calibration, time_limit: float) -> Front:

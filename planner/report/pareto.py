@@ -131,6 +131,10 @@ def _times(value: float, other: float) -> str:
 
 
 def _left_out(front: Front) -> Iterator[Paragraph]:
+    yield Paragraph(f"{searched_text(front)}; {duration(front.seconds)}")
+
+
+def searched_text(front: Front) -> str:
     """What became of the sub-clusters that are not shown."""
     parts = [f"{count(front.subclusters, 'sub-cluster')} considered"]
     parts += [f"{front.beaten} dominated or with idle devices"] if front.beaten else []
@@ -141,8 +145,7 @@ def _left_out(front: Front) -> Iterator[Paragraph]:
     if front.points:
         widest = max(point.gap for point in front.points)
         parts.append(f"steps within {at_most(widest)} of their bounds")
-    parts.append(duration(front.seconds))
-    yield Paragraph(f"{'interrupted: ' if front.interrupted else ''}{'; '.join(parts)}")
+    return f"{'interrupted: ' if front.interrupted else ''}{'; '.join(parts)}"
 
 
 def use_at_most(devices: Devices, cluster: ClusterSpec) -> str:

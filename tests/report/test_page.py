@@ -171,6 +171,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert document["pareto"] is None
 
 
+def test_a_front_that_was_cut_off_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the page, also where it has no point, and in what the command says; after Ctrl-C with its exit code."""
+    subject = about()
+    assert "9 sub-clusters considered; 3 dominated or with idle devices" in Reader(page(subject)).text
+    none = replace(examples.front(), points=(), worth=None)
+    shown = Reader(page(replace(subject, front=none))).text
+    assert "1 not searched." in shown
+    assert "time x cost" not in shown
+    monkeypatch.setattr("planner.cli.report.front", lambda *_, **__: replace(none, interrupted=True))
+    plan, output = write_plan(tmp_path / "plan.yaml"), tmp_path / "page.html"
+    assert run(["report", str(plan), "-o", str(output), "--pareto"]) == 130
+    assert "! interrupted: 9 sub-clusters considered" in capsys.readouterr().out
+    assert "Interrupted: 9 sub-clusters considered" in Reader(output.read_text(encoding="utf-8")).text
+
+
 @pytest.mark.slow
 def test_the_command_finds_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And the page has it."""

@@ -62,7 +62,7 @@ from planner.report.page.drawing import (
     time_ticks,
     tornado,
 )
-from planner.report.pareto import FrontDocument, front_document, short, worth_text
+from planner.report.pareto import FrontDocument, front_document, searched_text, short, worth_text
 from planner.report.plan_table import (
     StageRun,
     caveats,
@@ -565,6 +565,11 @@ class _View:
         """How many devices are worth using."""
         front = self.subject.front
         return "" if front is None or front.worth is None else worth_text(front, self.cluster)
+
+    def searched(self) -> str:
+        """What became of the parts of the cluster that are not shown."""
+        assert self.subject.front is not None, "the template asks where there is one"
+        return searched_text(self.subject.front)
 
     def far(self) -> int:
         """Plans that the scatter leaves out."""
