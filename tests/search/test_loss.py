@@ -185,6 +185,9 @@ def test_sizes_are_a_front_of_time_and_money() -> None:
     assert not sizes_to_loss(free, model, ASSUMED, FEW_PLANS, Goal(), steps, BATCHES[:1]).priced
     assert found.unfinished == 0
     assert found.subclusters == len(sub_cluster_candidates(ranked(spec), model, ()))
+    used = [devices_of(size.point.scored.plan) for size in found.points if size.point.scored]
+    assert [size.devices for size in found.points] == used, "plans may leave devices of a sub-cluster idle"
+    assert len({frozenset(each.items()) for each in used}) == len(found.points)
     times = [size.point.seconds or inf for size in found.points]
     assert times == sorted(times, reverse=True)
     front = [size for size in found.points if size.front]

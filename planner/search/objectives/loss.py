@@ -17,7 +17,7 @@ from planner.calibration.values import Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.convergence import Convergence
 from planner.cost.estimate import Estimator
-from planner.cost.training import Devices, TrainingRun, price_per_hour, training_run
+from planner.cost.training import Devices, TrainingRun, devices_of, price_per_hour, training_run
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
@@ -133,7 +133,7 @@ class Size:
     """What some devices give: the batch that suits them, and what the loss takes and costs with it."""
 
     devices: Devices
-    """Number of devices by (pool, gpu)."""
+    """Number of devices by (pool, gpu) that the plan uses."""
     point: BatchPoint
     """Their best batch."""
     gap: float
@@ -366,6 +366,15 @@ class SizesSearch(LossSearch):
         """The largest first, whose points beat many of the others."""
         return (-candidate.sub.total,)
 
+    def sizes(self) -> list[Size]:
+        """What the sub-clusters give, the best of those whose plans use the same devices."""
+        found: dict[frozenset[tuple[tuple[str, str], int]], Size] = {}
+        for own in self.parts.values():
+            if (size := self.size(own)) is not None:
+                used = frozenset(size.devices.items())
+                found[used] = min(size, found.get(used, size), key=lambda each: (each.seconds, each.gap))
+        return list(found.values())
+
     def size(self, own: Sequence[BatchCandidate]) -> Size | None:
         """What a sub-cluster gives; None without a plan."""
         best = min(own, key=lambda each: each.value)
@@ -373,7 +382,7 @@ class SizesSearch(LossSearch):
             return None
         point = self._point([best], None, inf)
         bound = min((best.value, *(each.bound for each in own)))
-        return Size(devices=best.sub.devices, point=point, gap=max(0.0, 1 - bound / best.value))
+        return Size(devices=devices_of(best.best.plan), point=point, gap=max(0.0, 1 - bound / best.value))
 
     def wanted(self, candidate: BatchCandidate) -> float:
         """The best of its own sub-cluster, or a size that is known and is as soon there, and as cheap."""
@@ -535,8 +544,7 @@ def sizes_to_loss(
             subs, order, model, calibration, allowed, goal, steps, batches, until, reporter
         ),
     )
-    found = (finder.size(own) for own in finder.parts.values())
-    sizes, worth = front_of(size for size in found if size is not None)
+    sizes, worth = front_of(finder.sizes())
     return Sizes(
         convergence=steps,
         batches=tuple(batches),
