@@ -2,13 +2,15 @@
 
 Sizes are bytes and times seconds, as in the values themselves. Whatever is wrong with an input is a HetplanError
 of planner.errors: SpecError for a file, PlanError for a plan that does not fit its cluster or model, EmitError for
-a plan that a runtime or launcher cannot express, OutputError for a folder that cannot be written.
+a plan that a runtime or launcher cannot express, OutputError for a folder that cannot be written, UsageError for
+a goal that cannot be searched for.
 """
 
 from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
+from typing import get_args
 
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import merged, sourced
@@ -18,9 +20,10 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.cost.values import Estimate
 from planner.emit import interface
+from planner.errors import UsageError
 from planner.model import file as model_file
 from planner.model.spec import ModelSpec
-from planner.plan.file import load_plan
+from planner.plan.file import Objective, load_plan
 from planner.plan.values import Plan
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, Scored, SearchResult
@@ -51,9 +54,47 @@ def search(
 
     Without ``limits`` the space of every runtime but FlagScale is searched until the plan is proven within 1 %,
     however long that takes. With ``simple`` a simpler plan wins that is slower by less than the error bar.
-    ``calibration`` is a file whose constants win over the shipped ones.
+    ``calibration`` is a file whose constants win over the shipped ones. Raises UsageError for a goal that the cluster
+    lacks prices or powers for, or that contradicts itself.
     """
-    return choose(cluster, model, constants(calibration), limits or Limits(), goal or Goal(), simple=simple)
+    goal = goal or Goal()
+    _require(goal, cluster, simple)
+    return choose(cluster, model, constants(calibration), limits or Limits(), goal, simple=simple)
+
+
+def _require(goal: Goal, cluster: ClusterSpec, simple: bool) -> None:
+    """What the options of the command are checked for, of a goal that was made by hand."""
+    if goal.objective not in (known := get_args(Objective)):
+        raise UsageError(f"objective: expected one of {', '.join(known)}, got {goal.objective!r}")
+    if goal.robust and goal.objective != "time":
+        raise UsageError(f"robust weighs step times: expected no objective {goal.objective} with it")
+    if simple and (goal.robust or not goal.fastest):
+        raise UsageError(
+            "simple is about plans nearly as fast as the fastest: expected no other goal with it"
+        )
+    if goal.tokens is None and not (goal.deadline_seconds is None and goal.budget is None):
+        name = "budget" if goal.deadline_seconds is None else "deadline_seconds"
+        raise UsageError(f"{name} is about a whole training run: expected tokens with it")
+    pools = [pool.name for pool in cluster.pools]
+    for name, _ in goal.use_at_most:
+        if name and name not in pools:
+            hint = f"its pools are {', '.join(pools)}"
+            raise UsageError(f"use_at_most: the cluster has no pool {name!r}", hint=hint)
+    unused = {name for name, most in goal.use_at_most if not most}
+    if "" in unused or unused >= set(pools):
+        raise UsageError("use_at_most: leaves no device to use", hint="allow one device at least")
+    for pool in (pool for pool in cluster.pools if pool.name not in unused):
+        if goal.priced and pool.price_per_gpu_hour is None:
+            hint = "write price_per_gpu_hour of each pool into the cluster file"
+            raise UsageError(
+                f"the goal needs the price of every pool, and pool {pool.name!r} has none", hint=hint
+            )
+        dark = [gpu for gpu in pool.devices if cluster.watts_of(pool, gpu) is None]
+        if goal.objective == "energy" and dark:
+            hint = f"write watts_per_gpu of {pool.name} into the cluster file"
+            raise UsageError(
+                f"objective energy needs the board power of {dark[0]}, which is unknown", hint=hint
+            )
 
 
 def predict(

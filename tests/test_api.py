@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.errors import OutputError, SpecError
-from planner.search.values import Limits
+from planner.errors import OutputError, SpecError, UsageError
+from planner.search.values import Goal, Limits
 from tests.cli.running import CLUSTER, MODEL, SHORT_PLAN
 
 ROOT = Path(__file__).parents[1]
@@ -132,3 +132,36 @@ def test_bad_files_are_spec_errors(folder: Path) -> None:
     (folder / "bad.yaml").write_text("name: x\npools: 3\n")
     with pytest.raises(SpecError, match=r"bad\.yaml:2: pools"):
         planner.load_cluster(folder / "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("goal", "simple", "said"),
+    [
+        (Goal(objective="cost"), False, "the goal needs the price of every pool, and pool 'fast' has none"),
+        (Goal(tokens=1e9, budget=5.0), False, "needs the price of every pool"),
+        (
+            Goal(deadline_seconds=5.0),
+            False,
+            "deadline_seconds is about a whole training run: expected tokens",
+        ),
+        (Goal(budget=5.0), False, "budget is about a whole training run"),
+        (Goal(use_at_most=(("nope", 3),)), False, "use_at_most: the cluster has no pool 'nope'"),
+        (Goal(use_at_most=(("", 0),)), False, "use_at_most: leaves no device to use"),
+        (Goal(objective="loss"), False, "objective: expected one of time, cost, energy, got 'loss'"),  # type: ignore[arg-type]
+        (Goal(objective="energy", robust=True), False, "robust weighs step times"),
+        (Goal(robust=True), True, "expected no other goal"),
+    ],
+)
+def test_goals_that_cannot_be_searched_for(folder: Path, goal: Goal, simple: bool, said: str) -> None:
+    """Are usage errors before the search, as those of the command."""
+    cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")
+    with pytest.raises(UsageError, match=said):
+        planner.search(cluster, model, goal=goal, simple=simple)
+
+
+def test_an_unknown_board_power_is_told(folder: Path) -> None:
+    """Where energy is the objective."""
+    cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")
+    known = {name: gpu.model_copy(update={"tdp_watts": None}) for name, gpu in cluster.gpus.items()}
+    with pytest.raises(UsageError, match="energy needs the board power of"):
+        planner.search(cluster.model_copy(update={"gpus": known}), model, goal=Goal(objective="energy"))
