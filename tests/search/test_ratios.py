@@ -318,6 +318,17 @@ def fitting(cluster: ClusterSpec, model: ModelSpec, known: Calibration, limits: 
             yield plan
 
 
+def test_what_the_fastest_plan_depends_on_is_not_said_of_the_robust_one() -> None:
+    """Its regret at worst is said instead."""
+    cluster, model, known = worlds.with_constants(2)
+    limits = Limits(gap=0.0, target="megatron")
+    assert choose(cluster, model, known, limits, Goal()).ratios
+    found = choose(cluster, model, known, limits, ROBUST)
+    assert found.hedge is not None
+    assert found.hedge.slower > 0
+    assert found.ratios == ()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [8, 9])
 def test_the_robust_plan_regrets_less_than_the_fastest(seed: int) -> None:

@@ -389,6 +389,7 @@ def _hedged(
         # What was said of the fastest plan.
         advice=(),
         idle_costs=(),
+        ratios=(),
         limit_costs=tuple(
             replace(entry, costs=step / entry.scored.estimate.step_seconds - 1)
             for entry in result.limit_costs
