@@ -249,6 +249,8 @@ class Capabilities:
     """True when what ZeRO-3 shards rests in fp32 alone and is gathered in the working format."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
+    flat_copies: bool = False
+    """True when ZeRO updates flat copies of its own: of weights in fp32 training too, on hosts by gradients in fp32."""
     whole_optimizers: tuple[str, ...] = ()
     """Optimizers that need whole matrices: without tensor parallelism."""
     sends_whole: bool = False

@@ -124,6 +124,8 @@ class Load:
     """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
+    flat_copies: bool = False
+    """True when ZeRO updates flat copies of its own: of weights in fp32 training too, on hosts by gradients in fp32."""
     shards_codes: bool = False
     """True when ZeRO-3 shards and gathers what rests in four bits too."""
     tensor_by_tensor: bool = False
@@ -268,9 +270,13 @@ def quantised_experts_of(
     return (layers * model.quantised_expert_parameters + ends) / expert_ways
 
 
-def optimizer_bytes(training: TrainingSpec, master_weights: MasterWeights) -> float:
-    """Bytes of the optimizer's states of one element of a layer: moments and, in 16-bit training, its own weights."""
-    return training.moment_bytes + (MASTER_BYTES[master_weights] if training.precision in MIXED else 0.0)
+def optimizer_bytes(training: TrainingSpec, master_weights: MasterWeights, *, copied: bool = False) -> float:
+    """Bytes of the optimizer's states of one element of a layer: moments and, in 16-bit training, its own weights.
+
+    ``copied``: it has weights of its own in fp32 training too.
+    """
+    own = MASTER_BYTES[master_weights] if copied or training.precision in MIXED else 0.0
+    return training.moment_bytes + own
 
 
 def activation_bytes_per_layer(
@@ -616,7 +622,8 @@ class Footprint:
             ELEMENT_BYTES[model.training.precision],
             model.training.end_moment_bytes - model.training.moment_bytes,
         )
-        states = optimizer_bytes(model.training, load.master_weights) / ways
+        copied = load.flat_copies and load.zero > 0
+        states = optimizer_bytes(model.training, load.master_weights, copied=copied) / ways
         ends = self._end_elements / load.tp * more / ways
         weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
         weights += size / load.secondary if load.secondary else 0.0
@@ -640,7 +647,7 @@ class Footprint:
             self._ends_in_host += each * _updated_beyond(model, load, ways)
             self._built = offload.ratio * (BUILT_BYTES if size < 4 else 4.0)
         elif updated_on_host:
-            self._in_host += load.gradient_bytes / ways
+            self._in_host += _gradients_on_host(load, size) / ways
         if offload.parameters == "cpu":
             self._in_host += weights
             self._frozen_in_host = self._frozen_layer, self._frozen_ends
@@ -863,6 +870,19 @@ def _updated_beyond(model: ModelSpec, load: Load, ways: float) -> float:
     """Elements that the host may update beyond its share: those of the tensor with which it passes it."""
     shard = model.trained_parameters / ways / load.tp
     return smaller(largest_tensor(model) / ways / load.tp, (1.0 - load.offload.ratio) * shard)
+
+
+def _gradients_on_host(load: Load, size: int) -> float:
+    """Bytes an element of a shard of gradients in host memory, and of new weights of ``size`` on their way from there.
+
+    Those that the optimizer takes are in fp32. Beside them ZeRO 3 has sums as they are kept, and ZeRO 1 and 2 new
+    weights (``param_buffer_of_bit16_for_cpu_offload_groups`` in DeepSpeed's ``stage_1_and_2.py``); ZeRO 2 has sums of
+    several micro-batches too, which are counted for one as well.
+    """
+    if not load.flat_copies:
+        return load.gradient_bytes
+    taken = 4.0 * load.offload.ratio * (load.offload.optimizer == "cpu")
+    return taken + (load.gradient_bytes if load.zero == 3 else size * load.zero)
 
 
 def _copies(model: ModelSpec, load: Load) -> float:

@@ -142,7 +142,7 @@ def host_optimizer_seconds(
         moved = offload.ratio * held.shard * ELEMENT_BYTES["fp32"]
         return larger(seconds, moved / _rate(device_type, "cpu"))
     if offload.optimizer == "nvme":
-        states = optimizer_bytes(model.training, "fp32") * held.shard
+        states = optimizer_bytes(model.training, "fp32", copied=target.flat_copies) * held.shard
         seconds = larger(seconds, 2.0 * states / _rate(device_type, "nvme"))
     return seconds
 

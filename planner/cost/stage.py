@@ -850,6 +850,7 @@ class Pricer:
             eager=self.target.eager_layers,
             rests_in_fp32=self.target.rests_in_fp32,
             gathers_matrices=self.target.gathers_matrices,
+            flat_copies=self.target.flat_copies,
             shards_codes=self.target.shards_codes,
             tensor_by_tensor=self.target.offloading.tensor_by_tensor,
             folding=shape.folding,

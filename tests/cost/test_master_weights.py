@@ -55,6 +55,23 @@ def test_bytes_of_a_parameter(
     assert used.optimizer_bytes == pytest.approx(optimizer * chosen.parameters)
 
 
+@pytest.mark.parametrize(
+    ("target", "zero", "optimizer"), [("deepspeed", 0, 8), ("deepspeed", 1, 12), ("torch", 1, 8)]
+)
+def test_zero_of_deepspeed_updates_a_copy_in_fp32_training_too(
+    target: str, zero: int, optimizer: int
+) -> None:
+    """As counted in its engine of ZeRO 1 to 3: 12 bytes beside 4 of weights."""
+    chosen = model(8, hidden=256, heads=4, head_dim=64, precision="fp32")
+    gpu = GPU.model_copy(update={"tflops": {"fp32": 19.5}})
+    where = cluster(pool("a", ("A100",)), gpus={"A100": gpu})
+    alone = plan(target, zero, [4], [(group("a", "A100", count=1, share=8),)])
+    used = estimate(alone, where, chosen).stages[0].groups[0].memory
+    assert (used.parameters_bytes, used.optimizer_bytes) == pytest.approx(
+        (4 * chosen.parameters, optimizer * chosen.parameters)
+    )
+
+
 def test_megatron_splits_weights_for_narrow_moments() -> None:
     """Unasked, in bf16 training: 2 bytes beside two moments of 2; those of fp8 training are not split."""
     for precision, each in (("bf16", 6), ("fp8", 8)):

@@ -194,19 +194,33 @@ def test_copies_hide_beside_computation() -> None:
 
 
 def test_what_leaves_a_device_is_in_its_hosts_memory() -> None:
-    """ZeRO 3 over four devices: 12, 2 and 2 bytes of a quarter of the parameters."""
+    """ZeRO 3 over four devices: of states, of gradients and their sums, of weights 12, 6 and 2 bytes of a quarter."""
     plain, off = memory_of(ON_DEVICE), memory_of(ALL)
     assert (plain.host_bytes, off.host_capacity_bytes) == (0.0, float("inf"))
     assert (off.parameters_bytes, off.gradients_bytes, off.optimizer_bytes) == (0.0, 0.0, 0.0)
     kept = plain.activations_bytes - off.activations_bytes
     assert kept == pytest.approx(22 * 2 * 4 * 1024 * 2048)
-    assert off.host_bytes == pytest.approx(gpt().parameters / 4 * 16 + kept * 24 / 22)
+    assert off.host_bytes == pytest.approx(gpt().parameters / 4 * 20 + kept * 24 / 22)
     states = memory_of(STATES)
     assert states.parameters_bytes == plain.parameters_bytes
-    assert states.host_bytes == pytest.approx(gpt().parameters / 4 * 14)
+    assert states.host_bytes == pytest.approx(gpt().parameters / 4 * 18)
     part = largest_tensor(gpt()) / 4
     buffers = 4.0 * SWAP_BUFFERS * (SWAPPED_ELEMENTS + part) + 2.0 * SWAPPED_TENSORS * part
     assert memory_of(NVME).host_bytes == pytest.approx(gpt().parameters / 4 * 2 + buffers)
+
+
+@pytest.mark.parametrize(
+    ("precision", "zero", "held_bytes"),
+    [("fp16", 1, 18), ("fp16", 2, 20), ("fp16", 3, 18), ("fp32", 1, 20), ("fp32", 2, 24), ("fp32", 3, 20)],
+)
+def test_a_host_holds_what_deepspeed_has_there(precision: str, zero: int, held_bytes: int) -> None:
+    """Weights, moments and gradients in fp32; of the working format new weights, and sums of gradients in ZeRO 2 and 3.
+
+    As counted in engines of DeepSpeed 0.19.8 whose optimizer is offloaded, with two micro-batches a step.
+    """
+    trained = gpt(global_batch=16, precision=precision)
+    found = estimate(data_parallel(STATES, zero), machine(), trained).stages[0].groups[0].memory
+    assert found.host_bytes == pytest.approx(trained.parameters / 4 * held_bytes)
 
 
 def test_zero_1_keeps_its_gradients_on_the_device() -> None:
@@ -295,7 +309,7 @@ def test_the_device_keeps_the_rest() -> None:
     shard, part = gpt().parameters / 4, largest_tensor(gpt()) / 4
     plain, half = memory_of(STATES), memory_of(HALF)
     assert half.optimizer_bytes == pytest.approx(16 * (shard / 2 + shard / SUB_GROUPS + part))
-    assert half.host_bytes == pytest.approx(shard * (12 / 2 + 2))
+    assert half.host_bytes == pytest.approx(shard * (16 / 2 + 2))
     assert (half.parameters_bytes, half.gradients_bytes) == (plain.parameters_bytes, plain.gradients_bytes)
     all_but_nothing = memory_of(replace(STATES, ratio=0.01))
     assert all_but_nothing.optimizer_bytes == pytest.approx(16 * shard)

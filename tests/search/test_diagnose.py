@@ -164,6 +164,6 @@ def test_the_nearest_miss_keeps_the_limit_on_offload() -> None:
     full = "ZeRO-3 data parallel with full recomputation on 1 device"
     assert re.fullmatch(rf"{full} lacks 9\d\d\.\d GiB on A100 in box", nearest(1024, "none"))
     device = r"ZeRO-2 .* device, optimizer offloaded to cpu, lacks 7\d\.\d GiB on A100 in box"
-    assert re.fullmatch(device, nearest(1024, "none", "optimizer"))
-    host = r"ZeRO-1 .* device, optimizer offloaded to cpu, lacks 7\d\d\.\d GiB of host memory per A100 in box"
+    assert re.fullmatch(device, nearest(2048, "none", "optimizer"))
+    host = r"ZeRO-1 .* device, optimizer offloaded to cpu, lacks 9\d\d\.\d GiB of host memory per A100 in box"
     assert re.fullmatch(host, nearest(256, "optimizer"))

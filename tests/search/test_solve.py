@@ -283,7 +283,7 @@ def test_a_model_that_fits_with_offload_alone() -> None:
     assert refused.status == "infeasible"
     assert refused.diagnosis is not None
     first, second, *_ = refused.diagnosis.hints
-    assert first.startswith("fits with --offload optimizer,parameters instead of --offload none: about ")
+    assert first.startswith("fits with --offload optimizer instead of --offload none: about ")
     assert second.startswith("fits with training.lora: {rank: 16}, which trains adapters alone: about ")
 
 

@@ -59,6 +59,8 @@ CAPABILITIES = Capabilities(
     loss_in_steps=("deepspeed-2021",),
     eager_layers=True,
     gathers_matrices=True,
+    # ``single_partition_of_fp32_groups`` in ``stage_1_and_2.py``, ``fp32_partitioned_groups_flat`` in ``stage3.py``.
+    flat_copies=True,
     copies_kv_heads=False,
     splits_whole_norms=False,
     exchanges_in_turn=True,
