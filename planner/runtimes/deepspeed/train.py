@@ -20,6 +20,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.moe.utils import configure_moe_param_groups, is_moe_param
 from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_adapters import Nf4Experts, without_adapters
@@ -186,8 +187,14 @@ def resumed(engine: Any, plan: RankPlan, options: argparse.Namespace) -> int:
     if plan.expert_parallel > 1:
         experts = (each for each in engine.module.modules() if isinstance(each, Nf4Experts))
         frozen |= {part: part.clone() for each in experts for part in each.buffers()}
-    if engine.load_checkpoint(str(origin))[0] is None:
+    # In bf16 pipelines replicas share the states of ZeRO 0 too, in files of ZeRO that the engine does not look for.
+    shared = isinstance(engine.optimizer, BF16_Optimizer) and not engine.zero_optimization()
+    if engine.load_checkpoint(str(origin), load_optimizer_states=not shared)[0] is None:
         raise SystemExit(f"{origin}: no checkpoint of DeepSpeed")
+    if shared:
+        last = "latest_universal" if engine.load_universal_checkpoint() else "latest"
+        engine._load_zero_checkpoint(str(origin), (origin / last).read_text().strip())
+        engine.optimizer.update_lp_params()
     if divided:
         # Its weights are those of the first rank, whose experts are others; the optimizer's are each rank's own.
         engine.optimizer.update_lp_params()

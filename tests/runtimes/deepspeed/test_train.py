@@ -42,7 +42,10 @@ def rank_plan(tmp_path_factory: pytest.TempPathFactory) -> RankPlan:
 def engine_of(on_host: Any, loaded: Path | None) -> Any:
     """An engine that has trained three steps in the checkpoint that it loads."""
     return SimpleNamespace(
-        zero_offload_optimizer=lambda: on_host, load_checkpoint=lambda _: (loaded, {}), global_steps=3
+        optimizer=None,
+        zero_offload_optimizer=lambda: on_host,
+        load_checkpoint=lambda *_, **__: (loaded, {}),
+        global_steps=3,
     )
 
 
