@@ -189,7 +189,7 @@ def layer_price(
 
 
 def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
-    """Seconds of Muon's five Newton-Schulz steps on the matrices of a layer, in bf16 where the device has it.
+    """Seconds of Muon's five Newton-Schulz steps on the trained matrices of a layer, in bf16 where the device has it.
 
     With X of m x n, m <= n: X X', its square, and their sum by X (arXiv:2502.16982, section 2.1).
     """
@@ -197,11 +197,16 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
     if model.runs:
         return sum(run.layers * orthogonal_seconds(run.kind, device) for run in model.runs)
     query, pairs = model.heads * model.head_dim, model.projected_pairs
-    widths = [(1, query), (1, model.heads * model.value_width), (1, pairs)] if model.attends else []
-    widths += [(1, max(sizes)) for *sizes, _ in model.carried.matrices(hidden)] if model.carried else []
-    widths.append((model.mlp_matrices, model.common_ffn))
-    if model.experts is not None:
-        widths.append((model.mlp_matrices * model.experts.number, model.experts.ffn))
+    widths: list[tuple[int, int]] = []
+    if "attention" not in model.frozen:
+        if model.attends:
+            widths += [(1, query), (1, model.heads * model.value_width), (1, pairs)]
+        if model.carried is not None:
+            widths += [(1, max(sizes)) for *sizes, _ in model.carried.matrices(hidden)]
+    if "mlp" not in model.frozen:
+        widths.append((model.mlp_matrices, model.common_ffn))
+        if model.experts is not None:
+            widths.append((model.mlp_matrices * model.experts.number, model.experts.ffn))
     products: tuple[Product, ...] = ()
     for count, (low, high) in ((count, sorted((hidden, width))) for count, width in widths if width):
         products += (

@@ -336,22 +336,39 @@ ADAMW = {"fp32": WideAdamW, "bf16": NarrowAdamW, "int8": EightBitAdamW}
 
 
 class OnLocals:
-    """One of torch's optimizers on tensors that this rank has whole, though they are DTensors."""
+    """One of torch's optimizers on tensors that this rank has whole, though they are DTensors.
 
-    def __init__(self, parameters: Iterable[Any], make: Callable[[list[Any]], Any]) -> None:
-        self.pairs = [(each, torch.nn.Parameter(own(each).detach())) for each in parameters]
-        self.optimizer = make([mine for _, mine in self.pairs])
+    Of ``matrices`` of several experts in one tensor each is updated on its own.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Any], make: Callable[[list[Any]], Any], *, matrices: bool = False
+    ) -> None:
+        self.matrices = matrices
+        self.pairs = [
+            (each, [torch.nn.Parameter(part) for part in self.parts(own(each).detach())])
+            for each in parameters
+        ]
+        self.optimizer = make([part for _, mine in self.pairs for part in mine])
+
+    def parts(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What is updated on its own."""
+        return tensor.unbind() if self.matrices and tensor.ndim > 2 else (tensor,)
 
     def step(self) -> None:
         """Update the parameters that have gradients."""
         for parameter, mine in self.pairs:
-            mine.grad = own(parameter.grad)
+            if parameter.grad is not None:
+                for part, gradient in zip(mine, self.parts(own(parameter.grad)), strict=True):
+                    part.grad = gradient
         self.optimizer.step()
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for parameter, mine in self.pairs:
-            parameter.grad = mine.grad = None
+            parameter.grad = None
+            for part in mine:
+                part.grad = None
 
 
 class Together:

@@ -47,7 +47,7 @@ from planner.cost.compute import (
 )
 from planner.cost.measured_curves import LayerTimes, with_host
 from planner.cost.shape import whole_model
-from planner.cost.stage import LayerPrice, Pricer, layer_price, measured_layer
+from planner.cost.stage import LayerPrice, Pricer, layer_price, measured_layer, orthogonal_seconds
 from planner.cost.tensor import Collectives, collectives
 from planner.model.spec import DocumentsSpec, ExpertsSpec, LoraSpec, ModelSpec, PreferenceSpec, StateSpec
 from planner.plan.placement import replicas_on
@@ -623,6 +623,15 @@ def test_tf32_multiplies_faster_and_stores_four_bytes() -> None:
     models = [gpt(precision=name) for name in names]
     ends = [embedding_pass(model, device_of(model, FAST), tp=1, micro_batch=4) for model in models]
     assert ends[0].forward_seconds < ends[1].forward_seconds == ends[2].forward_seconds
+
+
+def test_muon_turns_what_is_trained() -> None:
+    """Of a layer's matrices those of frozen parts are none of its own."""
+    parts = (("attention",), ("mlp",), ("attention", "mlp"), ("embedding",))
+    models = [gpt(optimizer="muon", freeze=part) for part in parts]
+    mlp, attention, none, whole = (orthogonal_seconds(model, device_of(model)) for model in models)
+    assert none == 0.0 < min(mlp, attention)
+    assert whole == pytest.approx(mlp + attention)
 
 
 def test_tensor_parallelism_splits_the_products() -> None:

@@ -22,6 +22,7 @@ from planner.training.example_optimizers import (  # noqa: E402
     EightBitAdamW,
     Lion,
     NarrowAdamW,
+    OnLocals,
     WideAdamW,
     codes,
     in_blocks,
@@ -276,3 +277,21 @@ def test_a_long_training(kind: Any) -> None:
     optimizer.state[weight]["step"] = 1_000_000
     optimizer.step()
     assert bool(weight.isfinite().all())
+
+
+def test_muon_updates_each_expert_on_its_own() -> None:
+    """It takes matrices alone; experts of a layer are in one tensor."""
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.nn.Parameter(torch.randn(3, 8, 4, generator=generator))
+    gradient = torch.randn(3, 8, 4, generator=generator)
+    make = partial(torch.optim.Muon, lr=0.1)
+    each = [torch.nn.Parameter(part) for part in weight.detach().clone()]
+    for part, own in zip(each, gradient, strict=True):
+        part.grad = own.clone()
+    make(each).step()
+    optimizer, weight.grad = OnLocals([weight], make, matrices=True), gradient
+    optimizer.step()
+    assert torch.equal(weight, torch.stack(each))
+    optimizer.zero_grad()
+    optimizer.step()
+    assert torch.equal(weight, torch.stack(each))

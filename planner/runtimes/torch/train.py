@@ -388,10 +388,14 @@ def muon(model: Any, parameters: list[Any], lr: float) -> Any:
     ]
     theirs = {id(each) for each in matrices}
     rest = [each for each in parameters if id(each) not in theirs]
-    return Together(
-        OnLocals(matrices, partial(torch.optim.Muon, lr=lr, adjust_lr_fn="match_rms_adamw")),
-        torch.optim.AdamW(rest, lr=lr, fused=True),
-    )
+    optimizers: list[Any] = []
+    # Either may be frozen.
+    if matrices:
+        make = partial(torch.optim.Muon, lr=lr, adjust_lr_fn="match_rms_adamw")
+        optimizers.append(OnLocals(matrices, make, matrices=True))
+    if rest:
+        optimizers.append(torch.optim.AdamW(rest, lr=lr, fused=True))
+    return Together(*optimizers)
 
 
 def meshes_of(parameters: list[Any]) -> list[Any]:

@@ -183,3 +183,17 @@ def test_own_layers_are_divided_as_shown(tmp_path: Path) -> None:
         files.append(tmp_path / f"{by_tokens}-{precision}.py")
         files[-1].write_text(code)
     run(2, Path(__file__).with_name("readme_program.py"), *files, log=tmp_path / "log")
+
+
+@pytest.mark.parametrize(("frozen", "kinds"), [("layers", ["AdamW"]), ("rest", ["OnLocals"])])
+def test_muon_has_no_part_where_all_of_its_is_frozen(frozen: str, kinds: list[str]) -> None:
+    """Torch's optimizers refuse empty lists."""
+    torch = pytest.importorskip("torch")
+    train = pytest.importorskip("planner.runtimes.torch.train")
+    part = torch.nn.Module()
+    part.layers, part.encoder, part.head = torch.nn.Linear(4, 4, bias=False), None, torch.nn.Linear(4, 8)
+    part.layers.requires_grad_(frozen != "layers")
+    part.head.requires_grad_(frozen != "rest")
+    part.layers = torch.nn.ModuleList([part.layers])
+    optimizer = train.muon(part, [each for each in part.parameters() if each.requires_grad], 0.1)
+    assert [type(each).__name__ for each in optimizer.optimizers] == kinds
