@@ -12,7 +12,7 @@ from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
 from planner.model.spec import ExpertsSpec, LoraSpec, PreferenceSpec
 from planner.search.deadline import Deadline
-from planner.search.explain.diagnose import _describe, _nearest_miss, diagnose
+from planner.search.explain.diagnose import _describe, _nearest_miss, _Trial, diagnose
 from planner.search.values import Limits
 from tests.cases import VIEW
 from tests.quick import every
@@ -147,6 +147,21 @@ def test_limits_that_a_plan_may_keep_are_named_beside_memory() -> None:
     assert cause == (
         "the states would fit; activations, buffers or the limits --zero 0 --tp 1 --pp 1 rule out every plan"
     )
+
+
+def test_a_hint_offloads_only_where_its_search_would() -> None:
+    """A plan in host memory is faster here, which a search looks at only if nothing fits without."""
+    host = HostSpec(memory_gib=1024, link_gBps=32)
+    box = pool("box", per_node=2, nics=()).model_copy(update={"host": host})
+    model = gpt(42, 8192, 64, sequence_length=4096, global_batch=16, lora=LoraSpec(rank=16))
+    on = Estimator(cluster(box), model)
+    trial = _Trial(on, Deadline.after(None))
+    unasked = trial.plan(on.cluster, model, Limits(offload=OFFLOAD_PARTS))
+    hosts = trial.plan(on.cluster, model, Limits(offload=("optimizer", "parameters")))
+    assert unasked is not None
+    assert hosts is not None
+    assert not unasked.plan.offload.anything
+    assert hosts.estimate.step_seconds < unasked.estimate.step_seconds
 
 
 def test_the_nearest_miss_keeps_the_limit_on_offload() -> None:

@@ -450,7 +450,14 @@ class _Trial:
         self.calibration, self.deadline = estimator.calibration, deadline
 
     def plan(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> Scored | None:
-        """The fastest of a few plans that fit, a good one and not proven best; None when few rounds find none."""
+        """The fastest of a few plans that fit, a good one and not proven best; None when few rounds find none.
+
+        Where everything may leave the devices, it does in no plan if one fits without, as in the search of this change.
+        """
+        if limits.offload == OFFLOAD_PARTS:
+            alone = self.plan(cluster, model, replace(limits, offload=("none",)))
+            if alone is not None:
+                return alone
         changed = Estimator(cluster, model, self.calibration)
         start = first_found(changed, limits, self.deadline)
         return start and cheap_plan(changed, limits, everywhere(changed), self.deadline, known=start)
