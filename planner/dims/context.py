@@ -60,6 +60,9 @@ class ContextParallelism(Dimension):
             yield Fault(
                 ("shard_size",), f"sequences divided over {plan.cp} replicas need one copy, expected none"
             )
+        if dealt_whole(model):
+            # Refused by ``Documents``.
+            return
         degrees = sorted({group.tp for _, group in groups_of(plan)})
         yield from (
             Fault(path, what) for tp in degrees for what in context_faults(plan.context, target, model, tp)

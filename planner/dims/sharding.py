@@ -176,13 +176,15 @@ class Sharding(Dimension):
             yield Fault(("shard_size",), what)
         yield from shard_faults(plan, target, model)
         optimizer = model.training.optimizer
-        if plan.zero and optimizer not in target.sharding_optimizers:
+        # What the target has with no stage at all is refused as such.
+        if plan.zero and optimizer in target.optimizers and optimizer not in target.sharding_optimizers:
             able = in_words(target.sharding_optimizers)
             what = f"{target.name} shards the states of {able} only, expected ZeRO 0 with {optimizer}"
             yield Fault(("zero",), f"{what}, got {plan.zero}")
         for what in gradient_faults(target, model.training, (plan.zero,)):
             yield Fault(("zero",), what)
-        if plan.zero not in target.narrow_moments_zero and (what := _narrow(model.training)):
+        kept = model.training.optimizer_states in target.moments
+        if kept and plan.zero not in target.narrow_moments_zero and (what := _narrow(model.training)):
             able = in_words(target.narrow_moments_zero)
             yield Fault(("zero",), f"{target.name} keeps {what} with ZeRO {able}, got {plan.zero}")
 
