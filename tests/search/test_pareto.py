@@ -106,6 +106,16 @@ def test_no_time_and_interrupts_leave_the_rest_unfinished() -> None:
     assert some.unfinished == some.subclusters - 2
 
 
+def test_a_plan_that_is_there_is_a_point_unless_a_faster_one_takes_its_place(found: Front) -> None:
+    """A report's front never shows a slower plan on the devices of the plan that it is about."""
+    best = found.points[0]
+    alone = front(*problem(), ASSUMED, Limits(time_limit_seconds=0.0), COST, known=(best.scored, 0.25))
+    assert [(point.scored, point.gap) for point in alone.points] == [(best.scored, 0.25)]
+    slower = replace(best.scored, estimate=replace(best.scored.estimate, step_seconds=2 * best.seconds))
+    again = front(*problem(), ASSUMED, LIMITS, COST, known=(slower, 0.0))
+    assert [point.seconds for point in again.points] == [point.seconds for point in found.points]
+
+
 def test_host_memory_where_nothing_fits_without() -> None:
     """In the front as in the search for one plan, which says so; what the user forbids is not used."""
     roomy = pool("a", per_node=2).model_copy(update={"host": HostSpec(link_gBps=24, memory_gib=2000)})

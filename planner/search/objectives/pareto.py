@@ -131,16 +131,20 @@ def front(
     reporter: Reporter | None = None,
     *,
     deadline: Deadline | None = None,
+    known: tuple[Scored, float] | None = None,
 ) -> Front:
     """Time against the objective of the goal, cost or energy; an interrupt keeps the points so far.
 
-    Prices, or powers, must be known. Host memory is used where nothing fits on any devices alone.
+    Prices, or powers, must be known. Host memory is used where nothing fits on any devices alone. ``known`` is a plan
+    that there is already, and its gap.
     """
     start, talk = monotonic(), reporter or Silent()
     until = deadline or Deadline.after(limits.time_limit_seconds)
     estimator = Estimator(ranked(cluster), model, calibration)
 
-    search = with_host_memory(limits, lambda allowed: FrontSearch(estimator, allowed, goal, talk, until))
+    search = with_host_memory(
+        limits, lambda allowed: FrontSearch(estimator, allowed, goal, talk, until, known)
+    )
     points, worth = front_of(search.points.values())
     without, open_ones = search.without_plan, search.open
     return Front(
@@ -162,11 +166,19 @@ class FrontSearch(SubClusterCandidates):
     one_whatever = False
 
     def __init__(
-        self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter, deadline: Deadline
+        self,
+        estimator: Estimator,
+        limits: Limits,
+        goal: Goal,
+        reporter: Reporter,
+        deadline: Deadline,
+        known: tuple[Scored, float] | None = None,
     ) -> None:
         super().__init__(estimator, limits, goal, reporter, deadline)
         self.points: dict[frozenset[tuple[tuple[str, str], int]], Point] = {}
         """Fastest plan by the devices that it uses."""
+        if known is not None and known[0].estimate.fits:
+            self._take(*known)
         most = max((candidate.sub.total for candidate in self.sub_clusters), default=0)
         # All devices and single pools first: the ends of the front beat many of the others at once.
         self.sub_clusters.sort(
@@ -223,7 +235,10 @@ class FrontSearch(SubClusterCandidates):
     def _keep(self, sub_plan: Scored, gap: float) -> bool:
         """Take a point, unless it breaks the goal; of two on the same devices the faster one stays."""
         scored = self.on_the_whole(sub_plan)
-        if scored is None or not meets(scored.estimate, self.goal):
+        return scored is not None and self._take(scored, gap)
+
+    def _take(self, scored: Scored, gap: float) -> bool:
+        if not meets(scored.estimate, self.goal):
             return False
         point = Point(scored=scored, gap=gap, value=value_of(scored.estimate, self.goal.objective))
         key = frozenset(point.devices.items())
