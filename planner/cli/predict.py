@@ -89,7 +89,7 @@ def predict(
         assert plans is not None
         contenders = _many(plans, cluster_spec, model_spec, constants)
         if as_json:
-            show_document(compare_document(contenders, "predict"))
+            show_document(compare_document(contenders, "predict --plans"))
         else:
             show(understood(cluster_spec, model_spec, constants), batch_section(contenders))
         return

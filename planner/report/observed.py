@@ -199,7 +199,7 @@ def observed_document(run: ObservedRun) -> ObservedDocument:
     """The answer of ``compare --log``."""
     comparison, spread = run.comparison, run.comparison.spread
     return ObservedDocument(
-        command="compare",
+        command="compare --log",
         log=run.seen,
         step_seconds=ToldStep(difference=comparison.step, spread=spread, within=comparison.within),
         tokens_per_second=comparison.tokens,

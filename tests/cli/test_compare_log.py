@@ -43,7 +43,7 @@ def test_document(hetplan: Command, run: dict[str, float]) -> None:
     """SI units, both numbers of everything, and the findings."""
     done = hetplan("compare", "plan.yaml", "--log", "node-0.log", "--json")
     found = json.loads(done.out)
-    assert (done.code, found["command"]) == (0, "compare")
+    assert (done.code, found["command"]) == (0, "compare --log")
     assert found["log"] == {
         "source": "hetplan's example",
         "step_times": 7,
