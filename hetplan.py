@@ -24,12 +24,14 @@ from planner.cost.failures import Interruptions
 from planner.cost.timeline import step_of
 from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import CAUSES, Estimate
-from planner.errors import HetplanError
+from planner.errors import HetplanError, UsageError
 from planner.escaping import visible
+from planner.files.messages import within
 from planner.files.writing import write_whole
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, write
 from planner.plan.values import Plan
+from planner.ranges import CHANCE, MONEY, PREDICTED, TOKENS
 from planner.report.brief import answer_line, bar, summary_of
 from planner.report.explain import considered, work_seconds
 from planner.report.numbers import MISSING, duration, gib, percent, rate
@@ -99,6 +101,7 @@ class Planned:
 
     def training(self, tokens: float, interruptions: Interruptions | None = None) -> TrainingRun:
         """How long so many tokens take, what they cost, and what failures take of the time."""
+        within("tokens", tokens, TOKENS)
         return training_run(self.estimate, tokens, interruptions or Interruptions())
 
     def timeline(self) -> list[Row]:
@@ -212,6 +215,7 @@ def search(
     largest chance to run out of memory that the plan may have.
     """
     cluster_spec, model_spec = _cluster(cluster), _model(model)
+    within("safe", safe, CHANCE)
     if safe is not None:
         cluster_spec = changed(cluster_spec, f"safe={safe!r}")
     result = api.search(
@@ -340,6 +344,10 @@ def what_if(
     calibration: File | None = None,
 ) -> WhatIf:
     """Search again after each change, as ``links.lan.bandwidth_gbps=100``, ``+8 H100-SXM-80GB`` or ``-titan``."""
+    if isinstance(changes, str):
+        raise UsageError(
+            "changes: expected a list of changes, got a text", hint=f"what_if(..., [{changes!r}])"
+        )
     variants = worlds(_cluster(cluster), _model(model), changes)
     results = searched(variants, api.constants(calibration), limits or Limits())
     return WhatIf(cases(variants, [result for _, result in results]))
@@ -363,6 +371,9 @@ def report(
     from planner.report.page import page
     from planner.report.page import report as page_of
 
+    within("tokens", tokens, TOKENS)
+    within("deadline_seconds", deadline_seconds, PREDICTED)
+    within("budget", budget, MONEY)
     summary = None if planned.result is None else summary_of(planned.result)
     saved = PlanFile(plan=planned.plan, cluster=planned.cluster, model=planned.model, summary=summary)
     estimator = Estimator(planned.cluster, planned.model, planned.calibration)
@@ -377,6 +388,7 @@ def report(
         planned.calibration,
         Limits(target=planned.plan.target),
         Goal(objective=objective),
+        known=(scored, planned.result.gap if planned.result and planned.result.objective is None else 1.0),
     )
     told = page_of(
         Path(path).name,

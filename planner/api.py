@@ -21,10 +21,12 @@ from planner.cost.estimate import estimate
 from planner.cost.values import Estimate
 from planner.emit import interface
 from planner.errors import UsageError
+from planner.files.messages import within
 from planner.model import file as model_file
 from planner.model.spec import ModelSpec
 from planner.plan.file import Objective, load_plan
 from planner.plan.values import Plan
+from planner.ranges import FRACTION, MONEY, PREDICTED, TIME_LIMIT, TOKENS
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, Scored, SearchResult
 
@@ -57,15 +59,22 @@ def search(
     ``calibration`` is a file whose constants win over the shipped ones. Raises UsageError for a goal that the cluster
     lacks prices or powers for, or that contradicts itself.
     """
-    goal = goal or Goal()
+    goal, limits = goal or Goal(), limits or Limits()
+    within("gap", limits.gap, FRACTION)
+    within("time_limit_seconds", limits.time_limit_seconds, TIME_LIMIT)
     _require(goal, cluster, simple)
-    return choose(cluster, model, constants(calibration), limits or Limits(), goal, simple=simple)
+    return choose(cluster, model, constants(calibration), limits, goal, simple=simple)
 
 
 def _require(goal: Goal, cluster: ClusterSpec, simple: bool) -> None:
     """What the options of the command are checked for, of a goal that was made by hand."""
     if goal.objective not in (known := get_args(Objective)):
         raise UsageError(f"objective: expected one of {', '.join(known)}, got {goal.objective!r}")
+    within("tokens", goal.tokens, TOKENS)
+    within("deadline_seconds", goal.deadline_seconds, PREDICTED)
+    within("budget", goal.budget, MONEY)
+    within("max_cost_per_million_tokens", goal.max_cost_per_million_tokens, PREDICTED)
+    within("min_tokens_per_second", goal.min_tokens_per_second, PREDICTED)
     if goal.robust and goal.objective != "time":
         raise UsageError(f"robust weighs step times: expected no objective {goal.objective} with it")
     if simple and (goal.robust or not goal.fastest):

@@ -150,6 +150,8 @@ def test_bad_files_are_spec_errors(folder: Path) -> None:
         (Goal(objective="loss"), False, "objective: expected one of time, cost, energy, got 'loss'"),  # type: ignore[arg-type]
         (Goal(objective="energy", robust=True), False, "robust weighs step times"),
         (Goal(robust=True), True, "expected no other goal"),
+        (Goal(tokens=-1.0), False, "tokens: expected a number from 1 to 1e\\+18, got -1"),
+        (Goal(min_tokens_per_second=float("nan")), False, "min_tokens_per_second: expected a number"),
     ],
 )
 def test_goals_that_cannot_be_searched_for(folder: Path, goal: Goal, simple: bool, said: str) -> None:
@@ -157,6 +159,14 @@ def test_goals_that_cannot_be_searched_for(folder: Path, goal: Goal, simple: boo
     cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")
     with pytest.raises(UsageError, match=said):
         planner.search(cluster, model, goal=goal, simple=simple)
+
+
+@pytest.mark.parametrize("limits", [Limits(gap=2.0), Limits(gap=-0.1), Limits(time_limit_seconds=-1.0)])
+def test_limits_have_ranges(folder: Path, limits: Limits) -> None:
+    """As the options have."""
+    cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")
+    with pytest.raises(UsageError, match=r"(gap|time_limit_seconds): expected a number from 0 to"):
+        planner.search(cluster, model, limits=limits)
 
 
 def test_an_unknown_board_power_is_told(folder: Path) -> None:

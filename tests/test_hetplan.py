@@ -120,3 +120,16 @@ def test_frames(found: hetplan.Planned) -> None:
     assert list(hetplan.compare(a=found).to_frame().index) == ["a"]
     with pytest.raises(ValueError, match="expected stages, alternatives or timeline"):
         found.to_frame("nothing")
+
+
+def test_what_is_out_of_range_is_said(found: hetplan.Planned, folder: Path) -> None:
+    """By the argument's own name."""
+    with pytest.raises(hetplan.HetplanError, match="tokens: expected a number from 1 to"):
+        found.training(-1.0)
+    with pytest.raises(hetplan.HetplanError, match="tokens: expected a number from 1 to"):
+        hetplan.report(found, folder / "page.html", tokens=-5.0)
+    with pytest.raises(hetplan.HetplanError, match="safe: expected a number from 1e-06 to 0.5"):
+        hetplan.search(folder / "cluster.yaml", folder / "model.yaml", safe=3.0)
+    with pytest.raises(hetplan.HetplanError, match="changes: expected a list of changes"):
+        hetplan.what_if(folder / "cluster.yaml", folder / "model.yaml", "-fast")
+    assert not (folder / "page.html").exists()

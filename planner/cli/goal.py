@@ -12,12 +12,12 @@ from planner.cli.options import (
     option,
     seconds_of,
     tokens_of,
-    within,
 )
 from planner.cluster.spec import ClusterSpec
 from planner.cost.failures import NEVER, Interruptions
 from planner.errors import Problem, UsageError
 from planner.files.document import fail_on, read_document
+from planner.files.messages import within
 from planner.ranges import DEVICES, FAILURES, MONEY, PREDICTED, RATE
 from planner.search.values import Goal, Objective
 from planner.units import bytes_per_second_from_gigabytes

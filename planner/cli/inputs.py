@@ -13,7 +13,7 @@ from typing import Annotated
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import merged, sourced
 from planner.calibration.values import Calibration
-from planner.cli.options import Precision, SequenceLength, choices, option, within
+from planner.cli.options import Precision, SequenceLength, choices, option
 from planner.cli.output import typed
 from planner.cli.process import warn
 from planner.cluster.file import load_cluster
@@ -21,6 +21,7 @@ from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.errors import EmitError, PlanError, Problem, SpecError, UsageError, collecting
 from planner.files.document import read_bytes
+from planner.files.messages import within
 from planner.model.file import batch_at, load_model, unsaid, with_training
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.plan.file import (

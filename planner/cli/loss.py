@@ -14,12 +14,13 @@ from planner.cli.answer import next_command, show_found
 from planner.cli.front import next_on
 from planner.cli.goal import LossOptions
 from planner.cli.inputs import SearchRequest
-from planner.cli.options import integers, tokens_of, within
+from planner.cli.options import integers, tokens_of
 from planner.cli.output import failure_of, require_writable, show, show_document
 from planner.cli.process import exit_code
 from planner.cli.progress import searching
 from planner.cost.convergence import Convergence, convergence
 from planner.errors import OutputError, UsageError
+from planner.files.messages import within
 from planner.plan.file import write
 from planner.ranges import BATCH, LOSS
 from planner.report.brief import summary_of

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.errors import UsageError
+from planner.files.messages import within
 from planner.ranges import RUN_SECONDS, SEQUENCE, TIME_LIMIT, TOKENS, Range
 from planner.targets import BY_REQUEST, NAMES, in_words, target
 
@@ -142,17 +143,6 @@ def _range(option: str, part: str, allowed: Range) -> range:
         limits = f"from {allowed.least:.0f} to {allowed.most:.0f}"
         raise UsageError(f"{option}: expected numbers {limits}, in rising order, got {part!r}")
     return range(low, high + 1)
-
-
-def within(option: str, value: float | None, allowed: Range, what: str = "a number") -> float | None:
-    """The value of an option; raises UsageError for one that is out of range."""
-    if value is not None and not allowed.holds(value):
-        if isinstance(value, int):
-            limits = f"a whole number from {allowed.least:.0f} to {allowed.most:.0f}"
-            raise UsageError(f"{option}: expected {limits}, got {value}")
-        limits = f"from {allowed.least:g} to {allowed.most:g}"
-        raise UsageError(f"{option}: expected {what} {limits}, got {value:g}")
-    return value
 
 
 def time_limit(text: str) -> Any:

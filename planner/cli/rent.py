@@ -20,7 +20,6 @@ from planner.cli.options import (
     option,
     proven_gap,
     time_limit,
-    within,
 )
 from planner.cli.output import require_writable, show, show_document
 from planner.cli.process import exit_code, warn
@@ -28,6 +27,7 @@ from planner.cli.progress import searching
 from planner.cluster.offers import Offer, OfferedNetwork, OffersFile, cluster_text, load_offers
 from planner.errors import UsageError
 from planner.files.messages import nearest as nearest_name
+from planner.files.messages import within
 from planner.files.short_lists import first_of
 from planner.files.writing import write_whole
 from planner.probe.market import catalogue, market, offers_file

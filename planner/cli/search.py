@@ -45,7 +45,6 @@ from planner.cli.options import (
     integers,
     option,
     proven_gap,
-    within,
 )
 from planner.cli.output import failure_of, require_writable
 from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
@@ -53,6 +52,7 @@ from planner.cli.progress import History, reporter
 from planner.cost.estimate import Estimator
 from planner.dims.sync import model_faults
 from planner.errors import OutputError, UsageError
+from planner.files.messages import within
 from planner.lazy import lazy_module
 from planner.model.spec import ModelSpec
 from planner.plan.file import Summary, write

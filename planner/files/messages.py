@@ -12,9 +12,10 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from planner.errors import KeyPath, PartError, PlanError
+from planner.errors import KeyPath, PartError, PlanError, UsageError
 from planner.files.fields import form
 from planner.frozen import record
+from planner.ranges import Range
 
 _UNITS = {
     "gbps": "gigabits per second",
@@ -270,3 +271,14 @@ def _byte_factor(suffix: str, key: str) -> float:
     if not key.endswith(("gbps", "gBps")) or not written:
         return 1.0
     return {("B", "gbps"): 8.0, ("b", "gBps"): 0.125}.get((written[0], key[-4:]), 1.0)
+
+
+def within(option: str, value: float | None, allowed: Range, what: str = "a number") -> float | None:
+    """The value of an option; raises UsageError for one that is out of range."""
+    if value is not None and not allowed.holds(value):
+        if isinstance(value, int):
+            limits = f"a whole number from {allowed.least:.0f} to {allowed.most:.0f}"
+            raise UsageError(f"{option}: expected {limits}, got {value}")
+        limits = f"from {allowed.least:g} to {allowed.most:g}"
+        raise UsageError(f"{option}: expected {what} {limits}, got {value:g}")
+    return value
