@@ -233,7 +233,8 @@ def share_line(answer: Share) -> str:
             return f"{what}: proven: {who[0]} fits nowhere"
         return f"{what}: proven: {names(who)} fit nowhere together"
     if answer.value is None:
-        return f"{what}: no partition found in time, nothing proven"
+        until = "before it was stopped" if answer.interrupted else "in time"
+        return f"{what}: no partition found {until}, nothing proven"
     known = answer.status == "optimal" or answer.bound is not None
     claim = proof(answer.gap, answer.status) if known else "nothing proven"
     stopped = "stopped early, " if answer.interrupted else ""
