@@ -128,7 +128,7 @@ def test_what_is_out_of_range_is_said(found: hetplan.Planned, folder: Path) -> N
         found.training(-1.0)
     with pytest.raises(hetplan.HetplanError, match="tokens: expected a number from 1 to"):
         hetplan.report(found, folder / "page.html", tokens=-5.0)
-    with pytest.raises(hetplan.HetplanError, match="safe: expected a number from 1e-06 to 0.5"):
+    with pytest.raises(hetplan.HetplanError, match=r"safe: expected a number from 1e-06 to 0\.5"):
         hetplan.search(folder / "cluster.yaml", folder / "model.yaml", safe=3.0)
     with pytest.raises(hetplan.HetplanError, match="changes: expected a list of changes"):
         hetplan.what_if(folder / "cluster.yaml", folder / "model.yaml", "-fast")

@@ -17,8 +17,9 @@ from planner.plan.placement import Agent, Rank
 from planner.plan.values import Plan, Stage
 from planner.runtimes.flagscale.capabilities import CAPABILITIES
 from planner.runtimes.interface import Runtime
-from planner.runtimes.megatron.arguments import arguments, differences, model_words, read_words, unsaid
+from planner.runtimes.megatron.arguments import arguments, differences, model_words, read_words
 from planner.runtimes.megatron.log import MegatronLines
+from planner.runtimes.megatron.numerics import unsaid
 from planner.runtimes.megatron.runtime import RUNTIME as MEGATRON
 
 

@@ -15,18 +15,18 @@ from planner.cost.tensor import has_user_buffers, hidden_by
 from planner.dims.sharding import gradients_of, master_weights_of
 from planner.job.files import rendered
 from planner.job.job import Job
-from planner.model.spec import (
-    ExpertsSpec,
-    LatentSpec,
-    ModelSpec,
-    NumericsSpec,
-    RopeScalingSpec,
-    RouterSpec,
-    StateSpec,
-)
+from planner.model.spec import ExpertsSpec, LatentSpec, ModelSpec, StateSpec
 from planner.plan.placement import widths
 from planner.plan.values import Plan
 from planner.runtimes.megatron.capabilities import CAPABILITIES
+from planner.runtimes.megatron.numerics import (
+    activation,
+    fuses_activation,
+    norms,
+    numeric_differences,
+    positions,
+    router_words,
+)
 
 SYMBOLS = {"attention": "*", "state": "M", "dense": "-", "experts": "E", "none": ""}
 """Megatron's layers of one mixer or feed-forward."""
@@ -69,11 +69,11 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
         *(("--kv-channels", str(model.head_dim)) if model.latent is None else _latent(model, model.latent)),
         *("--seq-length", str(model.training.sequence_length)),
         *("--max-position-embeddings", str(model.learned_positions or model.training.sequence_length)),
-        *_positions(model),
+        *positions(model),
     ]
     if model.kv_heads != model.heads:
         words += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
-    words += _activation(model)
+    words += activation(model)
     words += ["--normalization", "RMSNorm"] if model.norm == "rms" else []
     # Latent attention has norms of its low ranks, which Megatron leaves out unless told.
     words += ["--qk-layernorm"] if model.qk_norm or model.latent else []
@@ -82,14 +82,13 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
     if model.experts and _biased(model):
         # Its grouped experts refuse biases with the fusions that are its default.
         words += ["--no-bias-dropout-fusion"]
-    words += ["--no-bias-gelu-fusion"] if _biased(model) and not _fuses_activation(model) else []
+    words += ["--no-bias-gelu-fusion"] if _biased(model) and not fuses_activation(model) else []
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
     words += ["--bert-no-binary-head"] if model.kind == "encoder" else []
     words += ["--mtp-num-layers", str(model.training.mtp_layers)] if model.training.mtp_layers else []
     words += _windows(model)
     words += ["--softmax-type", "learnable"] if model.sinks else []
-    router = model.numerics.router if model.numerics else None
-    words += _experts(model.experts, dispatcher, router) if model.experts else []
+    words += _experts(model, model.experts, dispatcher) if model.experts else []
     words += ["--attention-output-gate"] if model.output_gate else []
     words += _replaced(model, model.state) if model.states and model.state and not model.stacked else []
     routed = [feeds == "experts" for _, feeds in model.ordered]
@@ -99,160 +98,7 @@ def model_words(model: ModelSpec, dispatcher: TokenDispatcher = "alltoall") -> l
     words += ["--attention-backend", "unfused"] if model.training.attention == "unfused" else []
     if not model.drops:
         words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
-    epsilon = model.numerics.norm_epsilon if model.numerics else None
-    words += [] if epsilon is None else ["--norm-epsilon", f"{epsilon:g}"]
-    return words
-
-
-GATES = {
-    "silu": ["--swiglu"],
-    "quick-gelu": ["--quick-geglu"],
-    # With the limits and the offset of gpt-oss.
-    "clamped-quick-gelu": [
-        *("--quick-geglu", "--glu-linear-offset", "1", "--activation-func-clamp-value", "7"),
-    ],
-}
-"""Arguments by the activation of gated feed-forwards."""
-UNGATED: dict[str, list[str]] = {"gelu": [], "gelu-tanh": [], "squared-relu": ["--squared-relu"]}
-"""The same of others; its fused GELU is the approximation by a tanh."""
-
-
-def _activated(model: ModelSpec) -> str:
-    """The activation of feed-forwards that the model file says, or the usual one."""
-    said = model.numerics.activation if model.numerics else None
-    return said or ("silu" if model.gated_mlp else "gelu")
-
-
-def _activation(model: ModelSpec) -> list[str]:
-    """Arguments of the activation; where Megatron has it not, those of its usual one."""
-    if model.gated_mlp:
-        return GATES.get(_activated(model), GATES["silu"])
-    return UNGATED.get(_activated(model), UNGATED["gelu"])
-
-
-def _fuses_activation(model: ModelSpec) -> bool:
-    """True where Megatron fuses the activation with the bias ahead of it, but for experts."""
-    return model.gated_mlp or (model.experts is None and "--squared-relu" not in _activation(model))
-
-
-def _positions(model: ModelSpec) -> list[str]:
-    """Behind layers that carry a state along the sequence attention has no positions (Nemotron-H, Granite 4) unless the
-    model file names their base (Bamba)."""
-    if model.learned_positions:
-        return ["--position-embedding-type", "learned_absolute"]
-    if placeless(model):
-        return ["--position-embedding-type", "none"]
-    numerics = model.numerics or NumericsSpec()
-    scaling = _scaling_words(model, numerics.rope_scaling)
-    yarn = numerics.rope_scaling is not None and numerics.rope_scaling.kind == "yarn"
-    words = ["--position-embedding-type", "yarn" if yarn and model.latent is None else "rope"]
-    words += [] if numerics.rope_base is None else ["--rotary-base", f"{numerics.rope_base:.0f}"]
-    words += [] if numerics.rope_share is None else ["--rotary-percent", f"{numerics.rope_share:g}"]
-    words += ["--no-rope-freq", str(numerics.rope_skips)] if _skips(model) else []
-    return [*words, *scaling]
-
-
-def placeless(model: ModelSpec) -> bool:
-    """True where attention has no positions of its own."""
-    based = model.numerics is not None and model.numerics.rope_base is not None
-    return bool(model.states) and model.stacked and not based
-
-
-def _skips(model: ModelSpec) -> bool:
-    """True where Megatron leaves positions out of layers as the model does."""
-    every = model.numerics.rope_skips if model.numerics else None
-    return every is not None and model.all_layers % every == 0 and not model.stacked
-
-
-def _scaling_words(model: ModelSpec, scaling: RopeScalingSpec | None) -> list[str]:
-    """Arguments of positions that reach farther."""
-    if scaling is None or scaling.kind == "other":
-        return []
-    if scaling.kind == "linear":
-        return ["--rotary-seq-len-interpolation-factor", f"{scaling.factor:.0f}"]
-    if scaling.kind == "llama3":
-        return ["--use-rope-scaling", "--rope-scaling-factor", f"{scaling.factor:g}"]
-    words = ["--rotary-scaling-factor", f"{scaling.factor:g}", "--mscale", f"{scaling.mscale:g}"]
-    words += ["--mscale-all-dim", f"{scaling.mscale_all_dim:g}"]
-    if model.latent is not None:
-        return words
-    words += ["--yarn-original-max-position-embeddings", str(scaling.own_length)]
-    words += ["--yarn-beta-fast", f"{scaling.fast:g}", "--yarn-beta-slow", f"{scaling.slow:g}"]
-    return [*words, *([] if scaling.rounded else ["--no-yarn-correction-range-round-to-int"])]
-
-
-LLAMA_LENGTH, YARN_LENGTH = 8192, 4096
-"""Tokens from which Megatron's scalings of Llama 3.1, and of YaRN with latent attention, reach farther."""
-
-
-def _router(router: RouterSpec, top_k: int) -> list[str]:
-    """How the router scores experts, picks them and weighs what they make."""
-    words = ["--moe-router-score-function", "sigmoid"] if router.score == "sigmoid" else []
-    if router.score == "softmax" and (top_k == 1 or not router.normalised):
-        words += ["--moe-router-pre-softmax"]
-    if router.bias and router.score == "sigmoid":
-        words += ["--moe-router-enable-expert-bias"]
-    if router.groups and router.top_groups:
-        words += ["--moe-router-num-groups", str(router.groups)]
-        words += ["--moe-router-group-topk", str(router.top_groups)]
-    if router.scale != 1:
-        words += ["--moe-router-topk-scaling-factor", f"{router.scale:g}"]
-    return words
-
-
-def unsaid(model: ModelSpec) -> list[str]:
-    """Arguments of what the model file leaves to Megatron's own values."""
-    numerics = model.numerics or NumericsSpec()
-    names = ["--norm-epsilon"] if numerics.norm_epsilon is None else []
-    if numerics.activation is None and model.stacked and model.states:
-        names += ["--squared-relu"]
-    if numerics.rope_base is None and not model.learned_positions and not placeless(model):
-        names += ["--rotary-base", "--use-rope-scaling"]
-    if numerics.router is None and model.experts is not None:
-        names += [
-            "--moe-router-score-function",
-            "--moe-router-pre-softmax",
-            "--moe-router-enable-expert-bias",
-        ]
-        names += ["--moe-router-num-groups", "--moe-router-group-topk", "--moe-router-topk-scaling-factor"]
-        names += ["--moe-aux-loss-coeff"]
-    return names
-
-
-def _numeric_differences(model: ModelSpec, numerics: NumericsSpec) -> Iterator[str]:
-    """What of the model's numerics Megatron computes in another way."""
-    usual, has = ("SiLU", GATES) if model.gated_mlp else ("GELU", UNGATED)
-    gelus = "gelu", "gelu-tanh"
-    if _activated(model) not in has:
-        own = {"other": "an activation that Megatron lacks", **dict.fromkeys(gelus, "GELU"), "relu": "ReLU"}
-        own |= {"silu": "SiLU", "squared-relu": "squared ReLU", "quick-gelu": "quick GELU"}
-        of = "gates of feed-forwards have" if model.gated_mlp else "feed-forwards have"
-        yield f"{of} {usual} instead of {own.get(_activated(model), 'a clamped quick GELU')}"
-    if model.learned_positions or placeless(model):
-        return
-    if numerics.rope_base is not None and numerics.rope_base % 1:
-        yield f"the base of positions is whole, {numerics.rope_base:.0f} instead of {numerics.rope_base:g}"
-    if numerics.rope_window_base is not None:
-        yield "layers with a window have positions of the same base as all others"
-    if numerics.rope_skips and not _skips(model):
-        yield "every layer has positions"
-    if numerics.rope_scaling is not None:
-        yield from _scaling_differences(model, numerics.rope_scaling)
-
-
-def _scaling_differences(model: ModelSpec, scaling: RopeScalingSpec) -> Iterator[str]:
-    if scaling.kind == "other":
-        yield "positions are not scaled"
-    if scaling.kind == "linear" and scaling.factor % 1:
-        yield f"positions are divided by {scaling.factor:.0f} instead of {scaling.factor:g}"
-    if scaling.kind == "llama3":
-        given = (scaling.own_length, scaling.low, scaling.high)
-        if given != (LLAMA_LENGTH, 1, 4):
-            yield f"positions are scaled as in Llama 3.1, from {LLAMA_LENGTH:,} tokens and factors 1 and 4"
-    if scaling.kind == "yarn" and model.latent is not None:
-        given = (scaling.own_length, scaling.fast, scaling.slow)
-        if given != (YARN_LENGTH, 32, 1):
-            yield f"positions are scaled from {YARN_LENGTH:,} tokens with YaRN's factors 32 and 1"
+    return [*words, *norms(model)]
 
 
 def _by_layer(chosen: Iterable[bool]) -> str:
@@ -325,7 +171,7 @@ BALANCE = "1e-3"
 """Coefficient of the balancing loss, as in the configurations of Mixtral, Qwen 3 and gpt-oss."""
 
 
-def _experts(experts: ExpertsSpec, dispatcher: TokenDispatcher, router: RouterSpec | None) -> list[str]:
+def _experts(model: ModelSpec, experts: ExpertsSpec, dispatcher: TokenDispatcher) -> list[str]:
     """Experts that are whole on a device, with as much balancing as their authors trained with."""
     words = ["--num-experts", str(experts.number), "--moe-router-topk", str(experts.top_k)]
     words += ["--moe-ffn-hidden-size", str(experts.ffn), "--moe-grouped-gemm", "--moe-permute-fusion"]
@@ -335,9 +181,8 @@ def _experts(experts: ExpertsSpec, dispatcher: TokenDispatcher, router: RouterSp
         # Both take probabilities in fp32 alone.
         words += ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", dispatcher]
         words += ["--moe-router-dtype", "fp32"]
-    router = router or RouterSpec()
     words += ["--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", BALANCE]
-    words += _router(router, experts.top_k)
+    words += router_words(model, experts.top_k)
     words += ["--moe-latent-size", str(experts.hidden)] if experts.hidden else []
     if experts.shared_ffn:
         words += ["--moe-shared-expert-intermediate-size", str(experts.shared_ffn)]
@@ -360,8 +205,7 @@ def differences(model: ModelSpec) -> Iterator[str]:
         yield from _expert_differences(model, model.experts)
     if model.states and model.state is not None:
         yield from _state_differences(model.state)
-    if model.numerics is not None:
-        yield from _numeric_differences(model, model.numerics)
+    yield from numeric_differences(model)
     if model.embedding_width != model.hidden:
         yield f"the token embedding is {model.hidden} wide instead of {model.embedding_width}"
     if model.token_types:
@@ -381,11 +225,6 @@ def _expert_differences(model: ModelSpec, experts: ExpertsSpec) -> Iterator[str]
     biased = _biased(model)
     if model.unlike and model.mlp_bias != biased:
         yield "the feed-forwards of dense layers have no biases"
-    router = (model.numerics.router if model.numerics else None) or RouterSpec()
-    if router.score == "sigmoid" and not router.normalised and experts.top_k > 1:
-        yield "the weights of a token's experts add up to one"
-    if router.score == "softmax" and router.bias:
-        yield "the router has no bias that balances the load"
     for what, has in (("the router", experts.router_bias), ("experts", experts.bias)):
         if has != biased:
             yield f"{what} {'have' if what == 'experts' else 'has'} {'biases' if biased else 'no biases'}"

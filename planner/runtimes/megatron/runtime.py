@@ -19,11 +19,10 @@ from planner.runtimes.megatron.arguments import (
     differences,
     dispatcher_of,
     layout,
-    placeless,
-    unsaid,
 )
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 from planner.runtimes.megatron.log import MegatronLines
+from planner.runtimes.megatron.numerics import placeless, unsaid
 
 REPLICAS = ("dp", "dp_cp", "intra_dp_cp", "gtp_remat_dp", "gtp_remat_dp_cp", "ep_dp", "intra_ep_dp")
 """Groups over the replicas of one stage."""

@@ -16,7 +16,8 @@ from planner.model.spec import ModelSpec
 from planner.plan.checks import target_faults
 from planner.plan.placement import agents, ranks
 from planner.plan.values import Offload, Plan, Stage
-from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words, unsaid
+from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words
+from planner.runtimes.megatron.numerics import unsaid
 from tests.worlds import GPUS, cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
