@@ -126,32 +126,37 @@ def head_faults(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
 
 
 def _of_group(path: KeyPath, group: ReplicaGroup, model: ModelSpec) -> Iterator[Fault]:
-    tp, where = group.tp, (*path, "tp")
+    for what in indivisible(model, group.tp):
+        yield Fault((*path, "tp"), what)
+
+
+def indivisible(model: ModelSpec, tp: int) -> Iterator[str]:
+    """What of a model ``tp`` devices cannot share evenly: ``tp 3 does not divide the 16 attention heads``."""
     if model.heads % tp:
-        yield Fault(where, f"tp {tp} does not divide the {model.heads} attention heads")
+        yield f"tp {tp} does not divide the {model.heads} attention heads"
     elif model.kv_heads % tp and tp % model.kv_heads:
-        yield Fault(where, f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other")
+        yield f"tp {tp} and the {model.kv_heads} key/value heads do not divide each other"
     for kind in model.kinds if model.unlike else ():
         if (
             model.heads % tp == 0
             and kind.attends
             and (kind.heads % tp or (kind.kv_heads % tp and tp % kind.kv_heads))
         ):
-            yield Fault(where, f"tp {tp} does not divide the heads of {kind.name}")
+            yield f"tp {tp} does not divide the heads of {kind.name}"
     for state in (kind.carried for kind in model.kinds):
         if state is not None and (state.inner % tp or (state.heads > 1 and state.heads % tp)):
-            yield Fault(where, f"tp {tp} does not divide the {state.heads} heads of a state")
+            yield f"tp {tp} does not divide the {state.heads} heads of a state"
         elif state is not None and state.groups % tp:
-            yield Fault(where, f"tp {tp} does not divide the {state.groups} groups of a state")
+            yield f"tp {tp} does not divide the {state.groups} group{'s' * (state.groups > 1)} of a state"
     for columns in odd_in_fp8(model, tp) if tp > 1 else ():
         what = f"tp {tp} would give devices {columns} columns of the first projection of a state"
-        yield Fault(where, f"{what}, expected a multiple of {FP8_COLUMNS} in fp8")
+        yield f"{what}, expected a multiple of {FP8_COLUMNS} in fp8"
     for width in _widths(model):
         if model.heads % tp == 0 and width % tp:
-            yield Fault(where, f"tp {tp} does not divide the feed-forward width {width}")
+            yield f"tp {tp} does not divide the feed-forward width {width}"
     for name in _torn(model, tp) if model.in_four_bits and splits(model.trained_with(lora=None), tp) else ():
         what = f"tp {tp} would give devices parts of the blocks of {NF4_BLOCK} elements that share a scale"
-        yield Fault(where, f"{what} in {name}, expected whole ones with base nf4")
+        yield f"{what} in {name}, expected whole ones with base nf4"
 
 
 def tp_degrees(

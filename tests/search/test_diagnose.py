@@ -45,7 +45,8 @@ DEGREES = [
     (Limits(pp=(9,)), "--pp 9 needs at least 9 devices and there are 8"),
     (Limits(tp=(4,), pp=(4,)), "--pp 4 with --tp 4 needs at least 16 devices and there are 8"),
     (Limits(tp=(2,), cp=(8,), pp=(1,)), "--tp 2 with --cp 8 needs at least 16 devices and there are 8"),
-    (Limits(tp=(3,)), "--tp 3 does not divide the heads and feed-forward layers of gpt"),
+    (Limits(tp=(3,)), "--tp 3 does not divide the 16 attention heads"),
+    (Limits(tp=(3, 5)), "--tp 3,5 are no degrees of gpt (tp 3 does not divide the 16 attention heads)"),
     (Limits(zero=(3,), target="megatron"), "megatron cannot train this model with --zero 3"),
     (
         Limits(recompute=("selective",), target="deepspeed"),

@@ -197,6 +197,17 @@ def test_tensor_parallelism_that_divides_no_towers_is_told_as_such() -> None:
     assert found["torch: data + tensor"] == found["torch: pipeline + tensor"] == "divides no towers"
 
 
+def test_degrees_that_divide_no_model_are_told_as_such() -> None:
+    """With the first of them: an odd number of heads."""
+    spec, dense = problem()
+    model = dense.model_copy(update={"heads": 7, "kv_heads": 7, "head_dim": 64})
+    limits = Limits(target="megatron")
+    best = search(spec, model, limits=limits, explain=False).best
+    assert best is not None
+    found = {entry.family: entry.reason for entry in beside(best, spec, model, limits)}
+    assert found["megatron: data + tensor"] == "tp 2 does not divide the 7 attention heads"
+
+
 @pytest.mark.slow
 def test_a_target_with_degrees_for_each_stage_has_pools_too() -> None:
     """FlagScale: one row for each pool that is not the answer's."""

@@ -20,7 +20,7 @@ from planner.dims.context import LEAST_TOKENS
 from planner.dims.offloading import allows, moves_nothing, offload_text, offloads
 from planner.dims.recompute import recompute_text
 from planner.dims.sharding import master_weights_of, zeros
-from planner.dims.tensor import splits, tp_degrees
+from planner.dims.tensor import indivisible, splits, tp_degrees
 from planner.dims.trained import lack
 from planner.model.spec import HALVES, MOMENTS, NF4_BYTES, LoraSpec, ModelSpec, Optimizer
 from planner.plan.checks import model_faults, unwritten
@@ -138,7 +138,12 @@ def _impossible(estimator: Estimator, limits: Limits) -> Iterator[str]:
     elif limits.pp and min(limits.pp) > MAX_DEPTH:
         yield f"{_typed(limits, 'pp')} is deeper than the {MAX_DEPTH} stages that are searched"
     if limits.tp and not limits.grids and not any(splits(model, tp) for tp in limits.tp):
-        yield f"{_typed(limits, 'tp')} does not divide the heads and feed-forward layers of {model.name}"
+        first = next(indivisible(model, limits.tp[0]))
+        yield (
+            f"--{first}"
+            if len(limits.tp) == 1
+            else f"{_typed(limits, 'tp')} are no degrees of {model.name} ({first})"
+        )
     rows = [row for row in targets_of(limits) if offers(row, model)]
     names = " and ".join(row.name for row in rows)
     widest, devices = max(each.per_node for each in device_types), sum(each.devices for each in device_types)

@@ -9,7 +9,7 @@ from math import inf
 from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
 from planner.dims.context import contexts
-from planner.dims.tensor import undivided_because
+from planner.dims.tensor import indivisible, splits, undivided_because
 from planner.dims.trained import frozen_text, lack, splits_frozen
 from planner.model.spec import ModelSpec
 from planner.plan.checks import unchosen
@@ -247,6 +247,9 @@ class FamilyPlans:
                 return f"not with {whole}"
             if why := keeps_whole(self.estimator.model, self._families[name]):
                 return why
+            degrees = self._families[name].tp or (1,)
+            if not any(splits(self.estimator.model, tp) for tp in degrees):
+                return next(indivisible(self.estimator.model, degrees[0]))
             return _lack(self.estimator, self._families[name]) or NOT_FOUND
         own = [each for each in self.estimator.topology.device_types if each.pool == self._pools[name]]
         lacking = [lack(device_type, self.estimator.model.training) for device_type in own]
