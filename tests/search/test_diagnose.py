@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ExpertsSpec, LoraSpec, PreferenceSpec
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import _describe, _nearest_miss, _Trial, diagnose
+from planner.search.solve import search
 from planner.search.values import Limits
 from tests.cases import VIEW
 from tests.quick import every
@@ -183,3 +185,19 @@ def test_the_nearest_miss_keeps_the_limit_on_offload() -> None:
     assert re.fullmatch(device, nearest(2048, "none", "optimizer"))
     host = r"ZeRO-1 .* device, optimizer offloaded to cpu, lacks 9\d\d\.\d GiB of host memory per A100 in box"
     assert re.fullmatch(host, nearest(256, "optimizer"))
+
+
+def test_further_nodes_are_as_few_as_fit() -> None:
+    """Not only the power of two that does."""
+    few, model = pool("a", per_node=1, nodes=2), gpt(40, 5120, 40, global_batch=64)
+    limits = Limits(target="torch", offload=("none",))
+
+    def fits(nodes: int) -> bool:
+        more = cluster(pool("a", per_node=1, nodes=nodes))
+        return search(more, model, limits=replace(limits, gap=1.0), explain=False).best is not None
+
+    [hint] = [each for each in diagnose(Estimator(cluster(few), model), limits).hints if " more node" in each]
+    added = int(hint.split()[2])
+    assert fits(2 + added)
+    assert not fits(1 + added)
+    assert added not in (2, 6, 14)

@@ -479,7 +479,11 @@ def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:
 
 
 def _more_nodes(estimator: Estimator, limits: Limits, trial: _Trial) -> str | None:
-    """The smallest number of further nodes of one pool that helps, by doubling."""
+    """The smallest number of further nodes of one pool that helps, by doubling, then halving what lies between."""
+
+    def fits(name: str, total: int) -> bool:
+        return trial.fits(_with_nodes(estimator.cluster, name, total), estimator.model, limits)
+
     best: tuple[int, str] | None = None
     for pool in estimator.cluster.pools:
         if not pool.nics and len(pool.hosts) == 1:
@@ -490,7 +494,11 @@ def _more_nodes(estimator: Estimator, limits: Limits, trial: _Trial) -> str | No
             added = total - len(pool.hosts)
             if best is not None and added * len(pool.devices) >= best[0]:
                 break
-            if trial.fits(_with_nodes(estimator.cluster, pool.name, total), estimator.model, limits):
+            if fits(pool.name, total):
+                few = total // 2
+                while total - few > 1:
+                    few, total = (few, half) if fits(pool.name, half := (few + total) // 2) else (half, total)
+                added = total - len(pool.hosts)
                 nodes = f"{added} more node{'s' if added > 1 else ''}"
                 best = added * len(pool.devices), f"fits with {nodes} in pool {pool.name}"
                 break
