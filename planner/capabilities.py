@@ -184,6 +184,9 @@ class Capabilities:
     """Number formats the runtime trains in."""
     gradients: tuple[Gradients, ...]
     """Number formats of gradients in bf16 training, the runtime's own first."""
+    divides_states_in_pipeline: tuple[str, ...] = ()
+    """Number formats in which a pipeline with ZeRO 0 has each replica update a part of the parameters, which all gather
+    then, by sums of gradients that are kept beside the gradients of the last micro-batch."""
     scatters_gradients: tuple[int, ...]
     """ZeRO stages whose gradients are reduced and scattered; with the others every rank gets the whole sum."""
     overlaps_parameter_gather: bool

@@ -134,8 +134,8 @@ class Load:
     """How the experts of a layer are divided."""
     context: Context = WHOLE
     """How sequences are divided; those of the model are parts of them."""
-    error_bytes: float = 0.0
-    """Of an element of a gradient, for what of it has not been sent to other islands."""
+    beside_bytes: float = 0.0
+    """Of an element of a gradient, beside it: what of it has not been sent to other islands, or a sum of it."""
     padding: float = 1.0
     """Bytes of buffers over those with equal shards."""
     secondary: int | None = None
@@ -627,7 +627,7 @@ class Footprint:
         ends = self._end_elements / load.tp * more / ways
         weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
         weights += size / load.secondary if load.secondary else 0.0
-        gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp) + load.error_bytes
+        gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp) + load.beside_bytes
         self._layer = _layer_activations(model, load, load.recompute)
         self._in_host = self._ends_in_host = self._built = 0.0
         self._frozen_in_host = 0.0, 0.0

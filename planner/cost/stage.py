@@ -88,7 +88,7 @@ from planner.cost.tensor import (
 )
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
-from planner.dims.sharding import gradients_of, master_weights_of, optimizer_ways
+from planner.dims.sharding import gradients_of, master_weights_of, optimizer_ways, states_zero
 from planner.frozen import dataclass
 from planner.model.spec import LayerRun, ModelSpec
 from planner.plan.equal_pools import Joined
@@ -815,7 +815,7 @@ class Pricer:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
         more = shape.sequence_parallel, shape.offload, shape.folding, kept_on_device(shape.sync), padding
-        key = *same, *more, shape.zero_plus.secondary, self._passed(shape)
+        key = *same, *more, shape.zero_plus.secondary, self._passed(shape), self._states_zero(shape)
         footprint = self._footprints.get(key)
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
@@ -832,6 +832,7 @@ class Pricer:
         """
         device_type = self.topology.device_type(group.pool, group.gpu)
         measured = self._measured_ratios(device_type, group.tp, sequences)
+        zero = self._states_zero(shape)
         load = Load(
             layers=shape.layers,
             first=shape.first,
@@ -844,7 +845,7 @@ class Pricer:
             # All activations of a grid are divided over all of it.
             sequence_parallel=shape.sequence_parallel or self.side > 1,
             gathered=shape.sequence_parallel and self.target.eager_layers,
-            zero=shape.zero,
+            zero=zero,
             gradient_bytes=self._gradient_bytes(shape),
             master_weights=self._master_weights,
             offload=shape.offload,
@@ -861,7 +862,8 @@ class Pricer:
             folding=shape.folding,
             secondary=shape.zero_plus.secondary,
             context=self.context,
-            error_bytes=kept_on_device(shape.sync),
+            beside_bytes=kept_on_device(shape.sync)
+            + (self._gradient_bytes(shape) if zero > shape.zero else 0),
             padding=padding,
             block_bytes=self._block_bytes(sequences),
             passed=self._passed(shape),
@@ -869,6 +871,9 @@ class Pricer:
         return Footprint(
             self.model_on(device_type), device_type, self.framework, load, self.calibration.memory_spread
         )
+
+    def _states_zero(self, shape: Shape) -> int:
+        return states_zero(self.target, self.model.training, shape.zero, shape.depth)
 
     def _passed(self, shape: Shape) -> int:
         """What the chunks of a stage get and give of the reference of pairs, for each micro-batch."""
@@ -1280,8 +1285,9 @@ class Pricer:
             )
             return larger(own, host - beside_seconds)
         experts = self.traffic.trained_experts(shape)
-        share = (count - experts) / optimizer_ways(shape.zero, ring.ways(group.shard))
-        share += experts / optimizer_ways(shape.zero, ring.of_experts.ways(group.shard))
+        zero = self._states_zero(shape)
+        share = (count - experts) / optimizer_ways(zero, ring.ways(group.shard))
+        share += experts / optimizer_ways(zero, ring.of_experts.ways(group.shard))
         update = self._measured_update(device_type.gpu, share, part=part)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update, eager=self.target.eager_layers)

@@ -12,7 +12,7 @@ from planner.cost.compute import ELEMENT_BYTES, dense_tensors, expert_tensors, l
 from planner.cost.memory import gathered_experts_of, gathered_of, trained_experts_of, trained_of
 from planner.cost.schedules import divides
 from planner.cost.shape import Shape
-from planner.dims.sharding import gradients_of
+from planner.dims.sharding import gradients_of, states_zero
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 
@@ -181,7 +181,7 @@ class Traffic:
             return 0.0, 0.0
         messages = self._messages(shape, shape.chunks, parameters, replicas)
         gather = reduction = 0.0
-        if shape.zero in (1, 2):
+        if states_zero(self.target, self.model.training, shape.zero, shape.depth) in (1, 2):
             whole = self.target.buckets is not None and self.target.buckets.gathers_whole
             gather = ring.gather_seconds(parameters * self._gathered_bytes, 1 if whole else messages)
         if shape.zero < 2:

@@ -294,6 +294,12 @@ def fills_node(device_type: DeviceType, size: int, tp: int) -> bool:
     return device_type.per_node // tp == size
 
 
+def states_zero(target: Capabilities, training: TrainingSpec, zero: int, depth: int) -> int:
+    """The ZeRO stage as which the optimizer's states are kept and updated in a pipeline of so many stages."""
+    whole = depth == 1 or training.precision not in target.divides_states_in_pipeline
+    return zero if whole else max(zero, 1)
+
+
 def optimizer_ways(zero: int, replicas: float) -> float:
     """Replicas over which the optimizer's states are divided (arXiv:1910.02054, section 5)."""
     return replicas if zero >= 1 else 1

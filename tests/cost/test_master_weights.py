@@ -8,6 +8,7 @@ import pytest
 
 from planner.cost.estimate import estimate
 from planner.cost.failures import state_bytes
+from planner.cost.memory import parameters_of
 from planner.cost.values import Estimate
 from planner.model.spec import ModelSpec
 from planner.search.solve import search
@@ -16,7 +17,7 @@ from tests.quick import first
 from tests.search.exhaustive import exhaustive
 from tests.worlds import GPUS, cluster, group, model, plan, pool
 
-GPU = GPUS["A100"].model_copy(update={"tflops": {"bf16": 312, "fp8": 624}})
+GPU = GPUS["A100"].model_copy(update={"tflops": {"bf16": 312, "fp16": 312, "fp8": 624}})
 WHERE = cluster(pool("a", ("A100",) * 4), gpus={"A100": GPU})
 
 
@@ -70,6 +71,39 @@ def test_zero_of_deepspeed_updates_a_copy_in_fp32_training_too(
     assert (used.parameters_bytes, used.optimizer_bytes) == pytest.approx(
         (4 * chosen.parameters, optimizer * chosen.parameters)
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "precision", "zero", "gradients", "optimizer"),
+    [
+        ("deepspeed", "bf16", 0, 2 + 2, 12 / 2),
+        ("deepspeed", "bf16", 1, 2, 12 / 2),
+        ("deepspeed", "fp16", 0, 2, 12),
+        ("torch", "bf16", 0, 4, 12),
+    ],
+)
+def test_pipelines_of_deepspeed_divide_bf16_states_without_zero(
+    target: str, precision: str, zero: int, gradients: float, optimizer: float
+) -> None:
+    """Over two replicas; the sums of its gradients are beside them, and new parameters are gathered."""
+    chosen = trained("fp32").trained_with(precision=precision)
+    replicas = group("a", "A100", count=2, share=2, steps=2)
+    priced = estimate(plan(target, zero, [4, 4], [(replicas,)] * 2), WHERE, chosen)
+    here = parameters_of(chosen, layers=4, first=True, last=False, tp=1)
+    used = priced.stages[0].groups[0].memory
+    assert used.gradients_bytes == pytest.approx(gradients * here)
+    assert used.optimizer_bytes == pytest.approx(optimizer * here)
+
+
+def test_a_pipeline_of_deepspeed_in_bf16_updates_a_part_without_zero() -> None:
+    """As long as with ZeRO 1, and all that ends the step is."""
+    replicas = group("a", "A100", count=2, share=2, steps=2)
+    chosen = trained("fp32", reduce_dtype="bf16")
+    none, one = (
+        estimate(plan("deepspeed", zero, [4, 4], [(replicas,)] * 2), WHERE, chosen) for zero in (0, 1)
+    )
+    assert none.breakdown.optimizer_seconds == pytest.approx(one.breakdown.optimizer_seconds)
+    assert none.step_seconds == pytest.approx(one.step_seconds, rel=1e-3)
 
 
 def test_megatron_splits_weights_for_narrow_moments() -> None:

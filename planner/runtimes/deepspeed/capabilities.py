@@ -37,6 +37,8 @@ CAPABILITIES = Capabilities(
         Gradients("bf16", "bf16", zero=(3,), master_weights=("bf16",)),
         Gradients("bf16", "fp32", zero=(3,), master_weights=("bf16",)),
     ),
+    # ``_do_optimizer_sanity_check`` in ``runtime/engine.py``: pipelines have ``BF16_Optimizer``, all else does not.
+    divides_states_in_pipeline=("bf16",),
     scatters_gradients=(3,),
     # As emitted, and ``MEMORY_OPT_ALLREDUCE_SIZE`` in ``runtime/engine.py``; parameters in ``all_gather_dp_groups``.
     buckets=Buckets(elements=2e8, elements_without_zero=5e8, gathers_whole=True),

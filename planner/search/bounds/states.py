@@ -15,7 +15,7 @@ from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
 from planner.dims.offloading import offloads
-from planner.dims.sharding import zeros
+from planner.dims.sharding import states_zero, zeros
 from planner.plan.placement import replicas_on
 from planner.plan.values import WHOLE_EXPERTS, Folding, Offload
 from planner.search.space.choices import family_recomputes, recomputes_of, targets_of, usable_device_types
@@ -84,6 +84,8 @@ class StateRoom:
 
     def _needs_with(self, zero: int, offload: Offload) -> Iterator[_Needs]:
         model, pricer = self._estimator.model, self._estimator.pricer(self._row.name)
+        # Plans of one stage keep no less.
+        zero = states_zero(self._row, model.training, zero, 2)
         shape = whole_model(model, zero, "none", offload)
         for device_type in self._device_types:
             group = replicas_on(device_type, 1, _REPLICAS, _REPLICAS)
