@@ -5,18 +5,28 @@ from __future__ import annotations
 import pytest
 
 from planner.calibration.file import shipped
+from planner.measured.table import load_table
 from tests.measured.examples import published
 from tools.accuracy.__main__ import DOCS
 from tools.accuracy.errors import CAUSES
 from tools.accuracy.goals import ELSEWHERE, EVERY, GOALS, QUANTITIES, REASONS, TERMS, missed
 from tools.accuracy.material import correlation, markdown, material, share, signed
 from tools.accuracy.page import page
+from tools.accuracy.unseen import RUNS, WHAT, found
 
 
 @pytest.mark.slow
 def test_the_page_is_up_to_date() -> None:
     """Run `make accuracy` after changing the cost model, its constants or the published runs; `make lint` checks it."""
     assert (DOCS / "accuracy.md").read_text(encoding="utf-8") == page(material())
+
+
+def test_unseen_sources_are_in_no_fit() -> None:
+    """Each is described, none is among the published ones, and all can be predicted."""
+    unseen = {entry.source for entry in found().sources}
+    assert unseen == set(WHAT)
+    assert not unseen & {run.source for run in published().runs}
+    assert not load_table(RUNS).skipped
 
 
 def test_the_picture_is_there() -> None:

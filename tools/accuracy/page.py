@@ -15,6 +15,7 @@ from tools.accuracy.experts import experts_section
 from tools.accuracy.goals import goal_section, others_section
 from tools.accuracy.largest import largest_section
 from tools.accuracy.material import Material, paragraph
+from tools.accuracy.unseen import unseen_section
 
 TITLE = """\
 # How true the cost model is
@@ -29,6 +30,7 @@ def page(found: Material) -> str:
         ("What is compared", compared_section(found)),
         ("Goals", goal_section(found)),
         ("All sources", sources_section(found)),
+        ("Sources that nothing was fitted to", unseen_section()),
         ("Next to other tools", others_section(found)),
         ("Models with experts", experts_section(found.left_out)),
         ("Adapters", adapters_section(found.left_out)),
