@@ -65,7 +65,22 @@ def _values(made: Any, keys: set[str]) -> dict[str, Any]:
             value = field.default_factory()
         if field.name in keys and _plain(value) and (field.name, value) != ("is_encoder_decoder", False):
             values[field.name] = value
-    return {**_labels(made), **values}
+    return {**_labels(made), **_positions(made), **values}
+
+
+def _positions(made: Any) -> dict[str, Any]:
+    """Rotary positions that a type has where nobody says them: the base, the share, and how they are scaled."""
+    try:
+        whole = getattr(made(), "rope_parameters", None) or {}
+    except (StrictDataclassError, TypeError, ValueError):
+        return {}  # as above
+    given, narrow = whole.get("full_attention") or whole, whole.get("sliding_attention") or {}
+    found = {key: given[key] for key in ("rope_theta", "partial_rotary_factor") if key in given}
+    if "rope_theta" in narrow and given is not whole:
+        found["rope_local_base_freq"] = narrow["rope_theta"]
+    if given.get("rope_type", "default") != "default":
+        found["rope_parameters"] = {key: value for key, value in whole.items() if key not in found}
+    return found
 
 
 def _labels(made: Any) -> dict[str, int]:

@@ -58,6 +58,10 @@ GEMMA3_SAYS = {
     "rope_scaling": {"kind": "linear", "factor": 8.0},
 }
 QWEN_MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LINEAR = {
+    **{"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16},
+    **{"linear_value_head_dim": 16, "shared_expert_intermediate_size": 32},
+}
 
 SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "older keys": (
@@ -99,6 +103,28 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "rope_scaling": {"rope_type": "linear", "factor": 8.0},
         },
         GEMMA3_SAYS,
+    ),
+    "two bases, as transformers writes what differs from its defaults": (
+        {
+            **{"model_type": "gemma3_text", "head_dim": 16, "sliding_window": 1024},
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        GEMMA3_SAYS,
+    ),
+    "defaults of its type": (
+        {"model_type": "stablelm"},
+        {"activation": "silu", "norm_epsilon": 1e-5, "rope_base": 1e4, "rope_share": 0.25},
+    ),
+    "a scaling that is the default of its type": (
+        {"model_type": "cwm", "rope_theta": 5e5},
+        {
+            **{"activation": "silu", "norm_epsilon": 1e-5, "rope_base": 5e5},
+            "rope_scaling": {"kind": "llama3", "factor": 16.0, "original_length": 8192},
+        },
+    ),
+    "weights that add up by default": (
+        {**QWEN_MOE, **LINEAR, "model_type": "qwen3_next"},
+        {"rope_share": 0.25, "router": {"normalised": True}},
     ),
     "latent attention": (
         DEEPSEEK,

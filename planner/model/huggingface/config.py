@@ -30,7 +30,7 @@ from planner.model.huggingface.families import (
 from planner.model.huggingface.families import MODEL_TYPES as ONE_STACK
 from planner.model.huggingface.heads import TOKENS, Head, head_of, heads_of, with_head
 from planner.model.huggingface.mixed_layers import MIXED_LAYERS
-from planner.model.huggingface.numerics import numerics_of
+from planner.model.huggingface.numerics import SYNONYMS, numerics_of
 from planner.model.huggingface.remote_code import REMOTE_CODE, REMOTE_CODE_HEADS
 from planner.model.huggingface.seamless import SEAMLESS, SEAMLESS_HEADS
 from planner.model.huggingface.several_towers import SEVERAL_TOWERS
@@ -300,9 +300,8 @@ def _inside(document: Document, key: str, kinds: tuple[str, ...]) -> Document | 
 
 def _unsaid(kind: str, given: Config) -> Config:
     """Defaults of a type, but of keys for which a configuration has another name."""
-    said = {
-        key for keys in (EXPERT_COUNTS, EXPERT_PICKS, SHARED_COUNTS) if {*keys} & {*given} for key in keys
-    }
+    alike = (EXPERT_COUNTS, EXPERT_PICKS, SHARED_COUNTS, *SYNONYMS)
+    said = {key for keys in alike if {*keys} & {*given} for key in keys}
     return {key: value for key, value in defaults_of(kind).items() if key not in said}
 
 

@@ -25,6 +25,8 @@ _EPSILON = (
     *("layernorm_epsilon", "rms_norm_epsilon"),
 )
 _BASE, _SHARE = ("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct", "rope_pct")
+SYNONYMS = (_ACTIVATION, _EPSILON, _BASE, _SHARE, ("rope_parameters", "rope_scaling"))
+"""Keys of which a configuration says one, each with those that say the same."""
 _SCALINGS: dict[str, RopeScaling] = {"linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 _SCALED = {
     "factor": "factor",
