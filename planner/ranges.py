@@ -127,6 +127,7 @@ SHARD_PARTS = Range(1, 1000)
 """Parts of what ZeRO shards that one replica holds."""
 
 SHARE = Range(1e-6, 1)
+ROTATED = Range(0, 1)
 """Share of a rate that is reached."""
 FRACTION = Range(0, 1)
 """Share of something, none included."""

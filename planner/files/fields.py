@@ -112,6 +112,7 @@ Hours = Annotated[float, number(ranges.RUN_HOURS)]
 Weight = Annotated[float, number(ranges.WEIGHT)]
 
 Share = Annotated[float, number(ranges.SHARE)]
+Rotated = Annotated[float, number(ranges.ROTATED)]
 Fraction = Annotated[float, number(ranges.FRACTION)]
 Spread = Annotated[float, number(ranges.SPREAD)]
 Beta = Annotated[float, number(ranges.BETA)]

@@ -38,10 +38,10 @@ from planner.files.fields import (
     Others,
     RopeBase,
     RopeFactor,
+    Rotated,
     RouterScale,
     Rows,
     SequenceLength,
-    Share,
     Source,
     Spread,
     TokenBytes,
@@ -424,8 +424,8 @@ class NumericsSpec(Frozen):
     """Base of the wavelengths of rotary positions."""
     rope_window_base: RopeBase | None = None
     """That of layers with a sliding window, where they have another one (Gemma 3)."""
-    rope_share: Share | None = None
-    """Share of a head's width that is rotated."""
+    rope_share: Rotated | None = None
+    """Share of a head's width that is rotated; 0 where attention has no rotary positions."""
     rope_skips: Layers | None = None
     """n where every n-th layer has no positions (Llama 4)."""
     rope_scaling: RopeScalingSpec | None = None

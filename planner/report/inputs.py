@@ -342,11 +342,15 @@ def _numerics(numerics: NumericsSpec) -> str:
         numerics.activation,
         None if numerics.norm_epsilon is None else f"norms add {numerics.norm_epsilon:g}",
         None if numerics.rope_base is None else f"rotary base {numerics.rope_base:.0f}",
-        None if numerics.rope_share is None else f"{percent(numerics.rope_share)} of heads rotated",
+        None if numerics.rope_share is None else _rotated(numerics.rope_share),
         None if scaling is None else f"{scaling.kind} x {scaling.factor:g}",
         None if router is None else f"{router.score} router",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _rotated(share: float) -> str:
+    return f"{percent(share)} of heads rotated" if share else "no rotary positions"
 
 
 def _moments(training: TrainingSpec) -> str:

@@ -236,7 +236,7 @@ class Shape:
     rope_base: float = 10_000.0
     """Base of the wavelengths of rotary positions."""
     rope_share: float = 1.0
-    """Share of a head's width that is rotated."""
+    """Share of a head's width that is rotated; 0 where attention has no rotary positions."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -799,7 +799,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         key, value = pairs.transpose(1, 2).split((plain, latent.value_dim), dim=-1)
         query, turned = query.transpose(1, 2).split((plain, rotated), dim=-1)
         placed = placed.unsqueeze(1)
-        if not self.shape.learned_positions:
+        if not self.shape.learned_positions and self.shape.rope_share:
             places, base = self.sharing.positions(length, hidden.device), self.shape.rope_base
             turned, placed = rotate(turned, places, base), rotate(placed, places, base)
         query = torch.cat((query, turned), dim=-1)

@@ -95,6 +95,14 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "rope_scaling": {"kind": "llama3", "factor": 8.0, "original_length": 8192},
         },
     ),
+    "from the longest sequence": (
+        {
+            "model_type": "qwen2",
+            "max_position_embeddings": 2048,
+            "rope_scaling": {"type": "yarn", "factor": 2.0},
+        },
+        {"rope_scaling": {"kind": "yarn", "factor": 2.0, "original_length": 2048}},
+    ),
     "two bases": ({**GEMMA3, "rope_parameters": BASES}, GEMMA3_SAYS),
     "two bases, older keys": (
         {
@@ -163,6 +171,94 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "no_rope_layers": [1, 0] * 2,
         },
         {"rope_skips": 2, "router": {"score": "sigmoid", "normalised": False}},
+    ),
+    "some elements of a head are rotated": (
+        {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 2, "rotary_dim": 64},
+        {"rope_share": 0.5, "rope_base": 5e6, "router": {"score": "sigmoid", "bias": True}},
+    ),
+    "the same, of an older type": (
+        {"model_type": "gptj", "n_embd": 64, "n_head": 2, "n_layer": 2, "n_positions": 64, "rotary_dim": 8},
+        {"rope_share": 0.5, "activation": "gelu-tanh"},
+    ),
+    "ALiBi": (
+        {"model_type": "falcon", "alibi": True, "rope_theta": 1e4, "layer_norm_epsilon": 1e-5},
+        {"rope_share": 0, "activation": "gelu"},
+    ),
+    "ALiBi always": ({"model_type": "bloom"}, {"rope_share": 0}),
+    "ALiBi of the larger ones": (
+        {"model_type": "baichuan", "max_position_embeddings": None, "model_max_length": 4096},
+        {"rope_share": 0},
+    ),
+    "layers without a window have no positions": (
+        {
+            **{"model_type": "cohere2", "sliding_window": 64, "rope_theta": 5e4, "layer_norm_eps": 1e-5},
+            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+        },
+        {"rope_skips": 4, "rope_base": 5e4},
+    ),
+    "the same by a pattern": (
+        {"model_type": "exaone4", "sliding_window": 64, "sliding_window_pattern": 2},
+        {"rope_skips": 2},
+    ),
+    "no window, no layer without positions": (
+        {"model_type": "exaone4", "sliding_window": None, "layer_types": ["full_attention"] * 4},
+        {"rope_skips": None},
+    ),
+    "no positions by default in every fourth layer": (
+        {
+            **{"model_type": "llama4_text", "interleave_moe_layer_step": 1, "num_local_experts": 8},
+            "no_rope_layers": [],
+        },
+        {"rope_skips": 4, "router": {"score": "sigmoid", "normalised": False}},
+    ),
+    "a base of layers with a window": (
+        {
+            **{"model_type": "mimo_v2_flash", "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1},
+            **{"moe_intermediate_size": 32, "rope_theta": 1e6, "swa_rope_theta": 2e4, "sliding_window": 64},
+            **{"topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": None, "v_head_dim": 16},
+            "hybrid_layer_pattern": [0, 1, 1, 1],
+        },
+        {
+            **{"rope_base": 1e6, "rope_window_base": 2e4, "rope_share": 0.334},
+            "router": {"score": "sigmoid", "bias": True},
+        },
+    ),
+    "an epsilon that its type ignores": (
+        {"model_type": "biogpt", "layer_norm_eps": 1e-12},
+        {"norm_epsilon": 1e-5, "activation": "gelu"},
+    ),
+    "a router of DeepSeek's under another name": (
+        {**DEEPSEEK, "model_type": "kimi_k2", "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827},
+        {
+            "rope_scaling": {"kind": "yarn", "factor": 40.0, "original_length": 4096, "mscale_all_dim": 1.0},
+            "router": {"score": "sigmoid", "bias": True, "scale": 2.827},
+        },
+    ),
+    "groups of softmax scores": (
+        {
+            **{**DEEPSEEK, "model_type": "deepseek_v2", "topk_method": "group_limited_greedy"},
+            **{"norm_topk_prob": False, "routed_scaling_factor": 16.0, "rope_scaling": None},
+        },
+        {"router": {"normalised": False, "scale": 16.0, "groups": 4, "top_groups": 2}},
+    ),
+    "weights that add up whatever they say": (
+        {"model_type": "qwen3_vl_moe_text", **QWEN_MOE, "norm_topk_prob": False},
+        {"router": {}},
+    ),
+    "a bias beside softmax scores": (
+        {"model_type": "ernie4_5_moe", **QWEN_MOE, "moe_num_shared_experts": 1, "moe_layer_start_index": 0},
+        {"router": {"bias": True}},
+    ),
+    "gates of gpt-oss": (
+        {
+            **{"model_type": "minimax_m3_vl_text", "num_local_experts": 8, "num_experts_per_tok": 2},
+            **{"hidden_act": "swigluoai", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "head_dim": 16},
+            **{"rotary_dim": 8, "dense_intermediate_size": 64, "shared_intermediate_size": 32},
+        },
+        {
+            **{"activation": "clamped-quick-gelu", "rope_share": 0.5},
+            "router": {"score": "sigmoid", "bias": True, "scale": 2.0},
+        },
     ),
     "learned positions": (
         {"model_type": "opt", "activation_function": "relu", "ffn_dim": 128, "rope_theta": 1e4},

@@ -246,3 +246,5 @@ def test_a_part_of_a_head_is_rotated() -> None:
     assert torch.equal(turned[..., 8:], heads[..., 8:])
     assert torch.equal(turned[..., :8], rotate(heads[..., :8], places, 100.0))
     assert not torch.equal(turned[..., :8], heads[..., :8])
+    none = Layer(shape_of({**model_shape(spec), "rope_share": 0}), "none")
+    assert torch.equal(none._rotated(heads, places), heads)

@@ -24,8 +24,12 @@ _EPSILON = (
     *("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
     *("layernorm_epsilon", "rms_norm_epsilon"),
 )
-_BASE, _SHARE = ("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct", "rope_pct")
-SYNONYMS = (_ACTIVATION, _EPSILON, _BASE, _SHARE, ("rope_parameters", "rope_scaling"))
+_BASE, _SHARE = (
+    ("rope_theta", "rotary_emb_base", "global_rope_theta"),
+    ("partial_rotary_factor", "rotary_pct", "rope_pct"),
+)
+_WINDOW_BASE = ("rope_local_base_freq", "swa_rope_theta", "local_rope_theta")
+SYNONYMS = (_ACTIVATION, _EPSILON, _BASE, _WINDOW_BASE, _SHARE, ("rope_parameters", "rope_scaling"))
 """Keys of which a configuration says one, each with those that say the same."""
 _SCALINGS: dict[str, RopeScaling] = {"linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 _SCALED = {
@@ -47,10 +51,36 @@ _OWN_KEYS = {
 }
 _UNSCALED = ("default", "mrope", None)
 """Types of scaling that change nothing for text."""
-_SOFTMAX = ("flex_olmo", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_next")
-"""Types whose weights are softmax scores, which ``norm_topk_prob`` normalises."""
-_BIASED = ("deepseek_v3", "dots1", "glm4_moe", "nemotron_h")
+_NORMALISED = (
+    *("mixtral", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared"),
+    *("minimax", "qwen3_5_moe_text", "qwen3_vl_moe_text"),
+)
+"""Types whose weights are softmax scores that add up to one, whatever their keys say."""
+_SOFTMAX = (
+    *("bailing_moe", "deepseek", "flex_olmo", "jamba", "mellum", "olmoe"),
+    *("qwen2_moe", "qwen3_moe", "qwen3_next"),
+)
+"""Those of softmax scores that ``norm_topk_prob`` normalises."""
+_BIASED = (
+    *("axk1", "bailing_moe_v2", "deepseek_v3", "deepseek_v32", "dots1", "exaone_moe", "glm4_moe"),
+    *("glm4_moe_lite", "glm4v_moe_text", "glm_moe_dsa", "kimi_k2", "kimi_linear", "mimo_v2_flash"),
+    *("nemotron_h", "sarvam_mla", "sarvam_moe", "solar_open"),
+)
 """Those of sigmoids, with a bias that balances the load and groups of experts."""
+_SCALED_SIGMOIDS = {
+    **{"afmoe": "route_scale", "hy_v3": "router_scaling_factor", "minimax_m2": ""},
+    "laguna": "moe_routed_scaling_factor",
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl_text"), "routed_scaling_factor"),
+}
+"""Those of sigmoids with such a bias that always add up to one, and the key of their factor."""
+_ALIBI = ("bloom", "jina_bert", "mpt")
+_UNROTATED = (*_ALIBI, "cpmant", "ctrl", "jamba", "kimi_linear", "nemotron_h", "xglm", "zamba")
+"""Types whose attention rotates nothing, whatever base they name."""
+_ROTATED_WINDOWS = {
+    **{"afmoe": "global_attn_every_n_layers", "cohere2": "sliding_window_pattern"},
+    **{"exaone4": "sliding_window_pattern", "exaone_moe": "sliding_window_pattern"},
+}
+"""Types in which layers without a window have no positions, and the key of how often they stand."""
 
 
 def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
@@ -60,24 +90,36 @@ def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
     activation = first_of(config, _ACTIVATION)
     if isinstance(activation, str):
         found["activation"] = ACTIVATIONS.get(activation, "other")
-    if kind == "gpt_oss":
+    if kind == "gpt_oss" or _clamped(config):
         # Whatever hidden_act says.
         found["activation"] = "clamped-quick-gelu"
-    if not shape.get("learned_positions") and _rotates(config, kind):
-        found |= _rope(config, shape)
+    if kind == "biogpt":
+        # Whatever layer_norm_eps says.
+        found["norm_epsilon"] = 1e-5
+    if not shape.get("learned_positions"):
+        found |= _rope(config, shape) if _rotates(config, kind) else {"rope_share": 0}
     if shape.get("experts"):
         found["router"] = _router(config, kind)
     said = {key: value for key, value in found.items() if value is not None}
     return said or None
 
 
+def _clamped(config: Config) -> bool:
+    """True where gates are those of gpt-oss, with the same numbers."""
+    clamped = config.get("hidden_act") == "swigluoai" or config["model_type"] == "minimax_m3_vl_text"
+    return clamped and (config.get("swiglu_alpha"), config.get("swiglu_limit")) == (1.702, 7)
+
+
 def _rotates(config: Config, kind: str) -> bool:
-    """False where attention has no positions, whatever base a configuration names: layers with a state tell them."""
+    """False where attention has no rotary positions, whatever base a configuration names."""
     if kind == "granitemoehybrid":
         return config.get("position_embedding_type") == "rope"
-    return (
-        bool(config.get("use_mem_rope")) if kind == "zamba2" else kind not in ("jamba", "nemotron_h", "zamba")
-    )
+    if kind == "zamba2":
+        return bool(config.get("use_mem_rope"))
+    if kind == "baichuan":
+        # The larger ones have ALiBi, and no such key.
+        return config.get("max_position_embeddings") is not None
+    return kind not in _UNROTATED and not config.get("alibi")
 
 
 def _rope(config: Config, shape: dict[str, Any]) -> dict[str, Any]:
@@ -86,17 +128,19 @@ def _rope(config: Config, shape: dict[str, Any]) -> dict[str, Any]:
     if isinstance(whole := given.get("full_attention"), dict):
         given, narrow = whole, given.get("sliding_attention") or {}
     both = {**config, **{key: each for key, each in given.items() if each is not None}}
-    base, own = first_of(both, _BASE), narrow.get("rope_theta") or config.get("rope_local_base_freq")
+    base, own = first_of(both, _BASE), narrow.get("rope_theta") or first_of(config, _WINDOW_BASE)
     found = {
         "rope_base": base,
         "rope_window_base": own if shape.get("window") and own != base else None,
-        "rope_share": None if shape.get("latent") else first_of(both, _SHARE),
-        "rope_skips": _skips(config),
+        "rope_share": None if shape.get("latent") else _share(both, shape),
+        "rope_skips": _skips(config, shape),
     }
     named = given.get("rope_type", given.get("type"))
     if named not in _UNSCALED:
         kind = _SCALINGS.get(str(named), "other")
         keys = {ours: given[key] for key, ours in _SCALED.items() if given.get(key) is not None}
+        if kind == "yarn" and (pretrained := config.get("max_position_embeddings")):
+            keys.setdefault("original_length", pretrained)
         found["rope_scaling"] = {
             "kind": kind,
             **{k: v for k, v in keys.items() if k in _OWN_KEYS.get(kind, ())},
@@ -104,12 +148,26 @@ def _rope(config: Config, shape: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _skips(config: Config) -> int | None:
+def _share(config: Config, shape: dict[str, Any]) -> Any:
+    """Share of a head that is rotated; some types say how many of its elements are."""
+    width = first_of(config, ("rotary_dim", "qk_rope_head_dim"))
+    head = shape.get("head_dim")
+    if config["model_type"] == "chatglm":
+        return None if config.get("inner_hidden_size") else 0.5
+    return width / head if isinstance(width, int) and head else first_of(config, _SHARE)
+
+
+def _skips(config: Config, shape: dict[str, Any]) -> int | None:
     """n where every n-th layer has no positions; a list says of each layer whether it has them."""
-    listed = config.get("no_rope_layers")
+    kinds, listed = config.get("layer_types"), config.get("no_rope_layers")
+    every = config.get("no_rope_layer_interval")
+    if (key := _ROTATED_WINDOWS.get(str(config["model_type"]))) is not None:
+        listed = [each == "sliding_attention" for each in kinds] if isinstance(kinds, list) else None
+        every = config.get(key) if shape.get("window") else None
     if not isinstance(listed, list) or 0 not in listed:
-        every = config.get("no_rope_layer_interval")
         return every if isinstance(every, int) and not listed and every > 1 else None
+    if not shape.get("window") and key is not None:
+        return None
     every = listed.index(0) + 1
     regular = all(bool(has) == bool((index + 1) % every) for index, has in enumerate(listed))
     return every if regular else None
@@ -117,17 +175,23 @@ def _skips(config: Config) -> int | None:
 
 def _router(config: Config, kind: str) -> dict[str, Any] | None:
     """Of types whose router is known."""
-    if kind in ("mixtral", "gpt_oss", "granitemoe"):
-        return {}
-    if kind in ("jamba", *_SOFTMAX):
-        return {"normalised": bool(config.get("norm_topk_prob", False))}
-    if kind == "minimax_m2":
-        return {"score": "sigmoid", "bias": True}
-    if kind == "llama4_text":
-        return {"score": "sigmoid", "normalised": False}
-    if kind not in _BIASED:
-        return None
+    scale = config.get("routed_scaling_factor") or 1.0
     groups, chosen = config.get("n_group"), config.get("topk_group")
     grouped = {"groups": groups, "top_groups": chosen} if groups and groups != 1 and chosen else {}
-    normalised, scale = bool(config.get("norm_topk_prob", True)), config.get("routed_scaling_factor") or 1.0
+    if kind in _NORMALISED:
+        return {}
+    if kind in _SOFTMAX:
+        return {"normalised": bool(config.get("norm_topk_prob", False))}
+    if kind == "deepseek_v2":
+        grouped = grouped if config.get("topk_method") == "group_limited_greedy" else {}
+        return {"normalised": False, "scale": scale, **grouped}
+    if kind == "ernie4_5_moe":
+        return {"bias": True}
+    if kind == "llama4_text":
+        return {"score": "sigmoid", "normalised": False}
+    if kind in _SCALED_SIGMOIDS:
+        return {"score": "sigmoid", "bias": True, "scale": config.get(_SCALED_SIGMOIDS[kind]) or 1.0}
+    if kind not in _BIASED:
+        return None
+    normalised = bool(first_of(config, ("norm_topk_prob", "moe_renormalize")) is not False)
     return {"score": "sigmoid", "bias": True, "normalised": normalised, "scale": scale, **grouped}

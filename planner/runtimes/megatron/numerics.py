@@ -62,8 +62,9 @@ def positions(model: ModelSpec) -> list[str]:
 
 def placeless(model: ModelSpec) -> bool:
     """True where attention has no positions of its own."""
-    based = model.numerics is not None and model.numerics.rope_base is not None
-    return bool(model.states) and model.stacked and not based
+    numerics = model.numerics or NumericsSpec()
+    unsaid = bool(model.states) and model.stacked and numerics.rope_base is None
+    return unsaid or numerics.rope_share == 0
 
 
 def _skips(model: ModelSpec) -> bool:

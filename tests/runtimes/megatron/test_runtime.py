@@ -260,6 +260,15 @@ def test_numerics_are_arguments() -> None:
     assert "leaves some values" not in made["README.md"]
 
 
+def test_attention_without_positions() -> None:
+    """None, and none to ask for: no base that the model file could have named."""
+    said = model(8, numerics={"norm_epsilon": 1e-5, "rope_share": 0, "rope_base": 1e4})
+    words = " ".join(model_words(said))
+    assert "--position-embedding-type none" in words
+    assert "--rotary" not in words
+    assert unsaid(said) == []
+
+
 def test_one_stage_one_replica() -> None:
     """Without a pipeline there is no layout, without replicas nothing to overlap."""
     words = words_of(pipeline([4], dp=1, recompute="full"), model(4, attention="unfused", precision="fp32"))
