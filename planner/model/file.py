@@ -45,8 +45,10 @@ from planner.ranges import BATCH
 
 if TYPE_CHECKING:
     from planner.model.huggingface import config as huggingface
+    from planner.model.huggingface import strangers
 else:
     huggingface = lazy_module("planner.model.huggingface.config")
+    strangers = lazy_module("planner.model.huggingface.strangers")
 
 
 class TrainingFile(TrainingSpec):
@@ -222,7 +224,13 @@ def _named(path: Path) -> str | Path:
     return HUB + "/".join(path.parts[1:]) if _hub(path) else path
 
 
+_SHAPE = frozenset(("hidden", "layers", "heads", "training"))
+"""Keys that every model file has, of which a file that is taken for one has none."""
+
+
 def _from_shape(document: Document) -> ModelSpec:
+    if not _SHAPE & {*document.data} and (other := strangers.stranger(document)) is not None:
+        raise SpecError((other,))
     idle = (*_data_problems(document), *_idle_experts(document))
     own = (*_training_problems(document), *shape_problems(document))
     fail_on([*document.problems(ModelFile), *own, *idle])

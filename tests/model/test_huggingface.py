@@ -483,6 +483,33 @@ def test_no_model_type(tmp_path: Path, given: dict[str, Any]) -> None:
     assert (problem.key, problem.what) == ("model_type", "missing, expected the model's type")
 
 
+STRANGERS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "adapter_config.json": ({"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"]}, "adapter", "lora"),
+    "unet/config.json": ({"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.6"}, "diff", "not"),
+    "params.json": (
+        {"dim": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 100},
+        "authors",
+        "config.json",
+    ),
+    "tokenizer_config.json": ({"tokenizer_class": "LlamaTokenizer"}, "tokenizer", "config.json beside"),
+    "generation_config.json": ({"bos_token_id": 1, "eos_token_id": 2}, "generated", "config.json beside"),
+    "model.safetensors.index.json": ({"metadata": {}, "weight_map": {}}, "weights", "config.json beside"),
+    "timm/config.json": ({"architecture": "vit", "pretrained_cfg": {}}, "timm", "not"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGERS)
+def test_files_beside_a_configuration_are_known(tmp_path: Path, name: str) -> None:
+    """One message says what was given in place of a configuration, and what is wanted."""
+    given, what, hint = STRANGERS[name]
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(given), encoding="utf-8")
+    problem = the_problem(load_model, path)
+    assert what in problem.what
+    assert hint in str(problem.hint)
+
+
 QWEN = llama(2, 64, 2, 2, 128, 100) | {"model_type": "qwen", "architectures": ["QWenLMHeadModel"]}
 VISUAL = {"heads": 4, "image_size": 448, "layers": 2, "mlp_ratio": 4.0, "output_dim": 64, "patch_size": 14}
 

@@ -302,10 +302,38 @@ def test_attention_beside_states_has_positions_where_they_say_so(tmp_path: Path,
     assert kind != "rope" or found is not None
 
 
-def test_a_strange_value_is_named(tmp_path: Path) -> None:
-    """A base that is no number is an error, not a guess."""
-    with pytest.raises(SpecError, match=r"numerics\.rope_base is wrong"):
-        imported(tmp_path, {"model_type": "llama", "rope_theta": "many"})
+STRANGE: dict[str, tuple[dict[str, Any], str]] = {
+    "a base that is no number": ({"rope_theta": "many"}, r'rope_theta: expected a number .*, got "many"'),
+    "a negative one": (
+        {"rope_parameters": {"rope_theta": -1}},
+        r"rope_parameters\.rope_theta: expected a number .*, got -1",
+    ),
+    "an epsilon": ({"rms_norm_eps": "1e-5"}, r'rms_norm_eps: expected a number .*, got "1e-5"'),
+    "a scaling by less than 1": (
+        {"rope_scaling": {"type": "linear", "factor": 0}},
+        r"rope_scaling\.factor: expected a number .*, got 0",
+    ),
+    "a scaling that is a word": (
+        {"rope_scaling": "linear"},
+        'rope_scaling: expected a mapping, got "linear"',
+    ),
+    "a scaling that is a list": (
+        {"rope_parameters": [1]},
+        "rope_parameters: expected a mapping, got a list of 1",
+    ),
+    "bases of layers": (
+        {"rope_parameters": {"full_attention": {"rope_theta": 0}, "sliding_attention": 7}},
+        "rope_parameters: expected a number .*, got a mapping",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_strange_value_is_named(tmp_path: Path, name: str) -> None:
+    """An error at the key that has it, not a guess."""
+    given, message = STRANGE[name]
+    with pytest.raises(SpecError, match=message):
+        imported(tmp_path, {"model_type": "llama", **given})
 
 
 def test_they_cost_nothing(tmp_path: Path) -> None:

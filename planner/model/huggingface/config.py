@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
 
 from planner.errors import Problem, SpecError
 from planner.files.document import Document, fail_on
@@ -30,15 +33,16 @@ from planner.model.huggingface.families import (
 from planner.model.huggingface.families import MODEL_TYPES as ONE_STACK
 from planner.model.huggingface.heads import TOKENS, Head, head_of, heads_of, with_head
 from planner.model.huggingface.mixed_layers import MIXED_LAYERS
-from planner.model.huggingface.numerics import SYNONYMS, numerics_of
+from planner.model.huggingface.numerics import ROTARY, SYNONYMS, numerics_of, place_of
 from planner.model.huggingface.remote_code import REMOTE_CODE, REMOTE_CODE_HEADS
 from planner.model.huggingface.seamless import SEAMLESS, SEAMLESS_HEADS
 from planner.model.huggingface.several_towers import SEVERAL_TOWERS
 from planner.model.huggingface.speech import SPEECH, SPEECH_HEADS, talker
+from planner.model.huggingface.strangers import stranger
 from planner.model.huggingface.towers import TOWERS, TowersType
 from planner.model.huggingface.vision import VISION, VISION_HEADS
 from planner.model.huggingface.vision_stages import VISION_STAGE_HEADS, VISION_STAGES
-from planner.model.spec import Precision
+from planner.model.spec import NumericsSpec, Precision
 from planner.ranges import BATCH, EXPERTS, FFN, HEADS, LAYERS, MTP_LAYERS, ROWS, SEQUENCE, WIDTH
 
 USUAL_LENGTH, USUAL_TOKENS = 4096, 2**21
@@ -134,9 +138,24 @@ def shape_of(document: Document) -> tuple[Shape, int, Precision, bool]:
         others = shape.get("other_parameters", 0) + padding * shape["hidden"]
         shape |= {"learned_positions": rows - padding, "other_parameters": others}
     if (numerics := numerics_of(config, shape)) is not None:
-        shape |= {"numerics": numerics}
+        shape |= {"numerics": _checked(numerics, document)}
     drops = any(isinstance(share := config.get(key), int | float) and share > 0 for key in _DROPPED)
     return shape, longest, _precision_of(said, whole.data, config), drops
+
+
+def _checked(numerics: Config, document: Document) -> Config:
+    """Numerics that a model may have; another value is a problem of the key that says it."""
+    try:
+        NumericsSpec.model_validate(numerics)
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        place = place_of(document.data, first["loc"])
+        value: Any = document.data
+        for key in place:
+            value = value[key]
+        what = f"{first['msg']}, got {shown(value)}" if place != ("model_type",) else first["msg"]
+        raise SpecError((document.problem(place, what),)) from None
+    return numerics
 
 
 def _precision_of(*configs: Config) -> Precision:
@@ -612,6 +631,8 @@ def _unsupported(document: Document) -> list[Problem]:
     kind = str(config.get("model_type") or "")
     if kind in BESIDE and kind not in MODEL_TYPES:
         return [document.problem(("text_config",), "missing, expected the configuration of the text decoder")]
+    if not kind and (other := stranger(document)) is not None:
+        return [other]
     if kind not in MODEL_TYPES:
         what = f'the model type "{kind}" is not supported' if kind else "missing, expected the model's type"
         inside = _READS.get(kind, "")
@@ -799,7 +820,9 @@ def _wrong_types(document: Document) -> list[Problem]:
     problems = []
     for key, value in document.data.items():
         wanted = None
-        if key in _SWITCHES and not (isinstance(value, bool) or value in (0, 1)):
+        if key in ROTARY and not isinstance(value, dict):
+            wanted = "a mapping"
+        elif key in _SWITCHES and not (isinstance(value, bool) or value in (0, 1)):
             wanted = "true or false"
         elif key in _LISTS and not isinstance(value, list):
             wanted = "a list"

@@ -29,7 +29,8 @@ _BASE, _SHARE = (
     ("partial_rotary_factor", "rotary_pct", "rope_pct"),
 )
 _WINDOW_BASE = ("rope_local_base_freq", "swa_rope_theta", "local_rope_theta")
-SYNONYMS = (_ACTIVATION, _EPSILON, _BASE, _WINDOW_BASE, _SHARE, ("rope_parameters", "rope_scaling"))
+ROTARY = ("rope_parameters", "rope_scaling")
+SYNONYMS = (_ACTIVATION, _EPSILON, _BASE, _WINDOW_BASE, _SHARE, ROTARY)
 """Keys of which a configuration says one, each with those that say the same."""
 _SCALINGS: dict[str, RopeScaling] = {"linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 _SCALED = {
@@ -104,6 +105,25 @@ def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
     return said or None
 
 
+def place_of(config: Config, loc: tuple[int | str, ...]) -> tuple[str, ...]:
+    """Where a configuration says a field of a NumericsSpec; its type where it leaves that to it."""
+    scaled = {ours: key for key, ours in _SCALED.items()}
+    keys = {
+        **{"norm_epsilon": _EPSILON, "rope_base": _BASE, "rope_window_base": _WINDOW_BASE},
+        **{"rope_share": ("rotary_dim", *_SHARE), "groups": ("n_group",), "top_groups": ("topk_group",)},
+        "scale": ("routed_scaling_factor", *_SCALED_SIGMOIDS.values()),
+    }
+    field = str(loc[-1])
+    named = keys.get(field, (scaled.get(field, ""),))
+    inside = next((key for key in ROTARY if config.get(key)), "")
+    said = config[inside] if inside else {}
+    if (key := next((key for key in named if key in said), None)) is not None:
+        return inside, key
+    nested = "full_attention" in said and str(loc[0]).startswith("rope_")
+    found = None if nested else next((key for key in named if config.get(key) is not None), None)
+    return (found or inside or "model_type",)
+
+
 def _clamped(config: Config) -> bool:
     """True where gates are those of gpt-oss, with the same numbers."""
     clamped = config.get("hidden_act") == "swigluoai" or config["model_type"] == "minimax_m3_vl_text"
@@ -127,6 +147,7 @@ def _rope(config: Config, shape: dict[str, Any]) -> dict[str, Any]:
     narrow: Config = {}
     if isinstance(whole := given.get("full_attention"), dict):
         given, narrow = whole, given.get("sliding_attention") or {}
+        narrow = narrow if isinstance(narrow, dict) else {}
     both = {**config, **{key: each for key, each in given.items() if each is not None}}
     base, own = first_of(both, _BASE), narrow.get("rope_theta") or first_of(config, _WINDOW_BASE)
     found = {
