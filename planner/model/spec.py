@@ -432,6 +432,9 @@ class NumericsSpec(Frozen):
     """How positions reach farther than they were pretrained to."""
     router: RouterSpec | None = None
     """How experts are picked and weighed."""
+    others: tuple[str, ...] | None = None
+    """What else the model computes, in the words of its configuration; no runtime here has it, and launch files say
+    so."""
 
 
 class ExpertsSpec(Frozen):

@@ -345,6 +345,7 @@ def _numerics(numerics: NumericsSpec) -> str:
         None if numerics.rope_share is None else _rotated(numerics.rope_share),
         None if scaling is None else f"{scaling.kind} x {scaling.factor:g}",
         None if router is None else f"{router.score} router",
+        *(numerics.others or ()),
     ]
     return ", ".join(part for part in parts if part)
 

@@ -284,7 +284,57 @@ def test_configurations_say_them(tmp_path: Path, name: str) -> None:
     named = {*expected}
     assert found.model_dump(include=named) == wanted.model_dump(include=named)
     said = found.model_dump(exclude_none=True)
-    assert {*said} - named <= {"norm_epsilon", "activation", "rope_base"}
+    assert {*said} - named <= {"norm_epsilon", "activation", "rope_base", "others"}
+
+
+OTHERS: dict[str, tuple[dict[str, Any], tuple[str, ...] | None]] = {
+    "factors": (
+        {
+            **{"model_type": "granite", "embedding_multiplier": 12.0, "residual_multiplier": 0.22},
+            **{"logits_scaling": 8.0, "attention_multiplier": 0.015625},
+        },
+        (
+            *("embedding_multiplier 12", "residual_multiplier 0.22", "logits_scaling 8"),
+            "attention_multiplier 0.015625",
+        ),
+    ),
+    "factors that change nothing": (
+        {"model_type": "granite", "embedding_multiplier": 1.0, "attention_multiplier": 0.25},
+        None,
+    ),
+    "caps": (
+        {
+            **{"model_type": "gemma2", "head_dim": 16, "query_pre_attn_scalar": 8},
+            **{"attn_logit_softcapping": 50.0, "final_logit_softcapping": None},
+        },
+        (
+            *("attn_logit_softcapping 50", "query_pre_attn_scalar 8"),
+            "embeddings times the root of hidden_size",
+        ),
+    ),
+    "a default": ({"model_type": "cohere"}, ("logit_scale 0.0625",)),
+    "attention beside feed-forwards": ({"model_type": "gpt_neox"}, ("use_parallel_residual",)),
+    "one after the other": ({"model_type": "gpt_neox", "use_parallel_residual": False}, None),
+    "biases by distance": ({"model_type": "falcon", "alibi": True}, ("ALiBi",)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_no_runtime_has_is_named(tmp_path: Path, name: str) -> None:
+    """Factors, caps and positions, where they are not what they are without a key."""
+    config, expected = OTHERS[name]
+    found = imported(tmp_path, config).numerics
+    assert found is not None
+    assert found.others == expected
+
+
+def test_shares_of_layers_that_differ_are_not_one(tmp_path: Path) -> None:
+    """A quarter of heads in some layers is no share of all."""
+    full = {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.5}
+    both = {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    found = imported(tmp_path, {**GEMMA3, "rope_parameters": both}).numerics
+    assert found is not None
+    assert found.rope_share is None
 
 
 HYBRID = {

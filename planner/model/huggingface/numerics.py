@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from planner.model.huggingface.families import Config, first_of
@@ -20,6 +21,8 @@ _ACTIVATION = (
     *("hidden_activation", "mlp_hidden_act", "hidden_act", "activation_function"),
     *("dense_act_fn", "ffn_act_fn", "activation"),
 )
+_OWN: dict[str, Activation] = {"bloom": "gelu-tanh", "ctrl": "relu", "mpt": "gelu", "openai-gpt": "gelu-tanh"}
+"""That of types whose keys do not say it."""
 _EPSILON = (
     *("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
     *("layernorm_epsilon", "rms_norm_epsilon"),
@@ -84,6 +87,19 @@ _ROTATED_WINDOWS = {
 """Types in which layers without a window have no positions, and the key of how often they stand."""
 
 
+_GEMMAS = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "recurrent_gemma", "vaultgemma")
+"""Types whose embeddings are scaled by the root of the width."""
+_OTHERS: dict[str, float] = {
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "clip_qkv"), 0),
+    **dict.fromkeys(("scale_depth", "swiglu_limit"), 0),
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), 1),
+    **dict.fromkeys(("scale_emb", "lm_head_multiplier", "key_multiplier", "attention_value_scale"), 1),
+    **dict.fromkeys(("attention_in_multiplier", "attention_out_multiplier"), 1),
+    **dict.fromkeys(("ssm_in_multiplier", "ssm_out_multiplier"), 1),
+}
+"""Keys of numbers that no runtime here has, and those that change nothing."""
+
+
 def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
     """Fields of a NumericsSpec that a configuration says; None where it says nothing of them."""
     kind = str(config.get("model_type"))
@@ -94,6 +110,8 @@ def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
     if kind == "gpt_oss" or _clamped(config):
         # Whatever hidden_act says.
         found["activation"] = "clamped-quick-gelu"
+    if kind in _OWN:
+        found["activation"] = _OWN[kind]
     if kind == "biogpt":
         # Whatever layer_norm_eps says.
         found["norm_epsilon"] = 1e-5
@@ -101,8 +119,31 @@ def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
         found |= _rope(config, shape) if _rotates(config, kind) else {"rope_share": 0}
     if shape.get("experts"):
         found["router"] = _router(config, kind)
+    found["others"] = tuple(_others(config, shape, kind)) or None
     said = {key: value for key, value in found.items() if value is not None}
     return said or None
+
+
+def _others(config: Config, shape: dict[str, Any], kind: str) -> Iterator[str]:
+    """What else a type computes that no runtime here has, as its keys say it."""
+    for key, idle in _OTHERS.items():
+        value = config.get(key)
+        known = key == "swiglu_limit" and (kind == "gpt_oss" or _clamped(config))
+        if isinstance(value, int | float) and value not in (0, idle) and not known:
+            yield f"{key} {value:g}"
+    # Scores are usually scaled by the root of a head's width.
+    width = shape.get("head_dim")
+    factor, divisor = config.get("attention_multiplier"), config.get("query_pre_attn_scalar")
+    if isinstance(factor, int | float) and width and abs(factor * width**0.5 - 1) > 1e-3:
+        yield f"attention_multiplier {factor:g}"
+    if isinstance(divisor, int | float) and divisor != width:
+        yield f"query_pre_attn_scalar {divisor:g}"
+    if kind in _GEMMAS:
+        yield "embeddings times the root of hidden_size"
+    if kind == "gpt_neox" and config.get("use_parallel_residual", True):
+        yield "use_parallel_residual"
+    if kind in _ALIBI or config.get("alibi") or (kind == "baichuan" and not _rotates(config, kind)):
+        yield "ALiBi"
 
 
 def place_of(config: Config, loc: tuple[int | str, ...]) -> tuple[str, ...]:
@@ -150,10 +191,13 @@ def _rope(config: Config, shape: dict[str, Any]) -> dict[str, Any]:
         narrow = narrow if isinstance(narrow, dict) else {}
     both = {**config, **{key: each for key, each in given.items() if each is not None}}
     base, own = first_of(both, _BASE), narrow.get("rope_theta") or first_of(config, _WINDOW_BASE)
+    shares = {first_of(each, _SHARE) or 1 for each in (given, narrow) if narrow}
+    differ = bool(shape.get("window")) and len(shares) > 1
     found = {
         "rope_base": base,
         "rope_window_base": own if shape.get("window") and own != base else None,
-        "rope_share": None if shape.get("latent") else _share(both, shape),
+        # That of some layers is none of all.
+        "rope_share": None if shape.get("latent") or differ else _share(both, shape),
         "rope_skips": _skips(config, shape),
     }
     named = given.get("rope_type", given.get("type"))

@@ -143,6 +143,8 @@ def numeric_differences(model: ModelSpec) -> Iterator[str]:
         own |= {"silu": "SiLU", "squared-relu": "squared ReLU", "quick-gelu": "quick GELU"}
         of = "gates of feed-forwards have" if model.gated_mlp else "feed-forwards have"
         yield f"{of} {usual} instead of {own.get(_activated(model), 'a clamped quick GELU')}"
+    if numerics.others:
+        yield f"it leaves out {', '.join(numerics.others)}"
     if model.learned_positions or placeless(model):
         return
     if numerics.rope_base is not None and numerics.rope_base % 1:

@@ -231,6 +231,11 @@ ODD: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"router": {"bias": True}},
         ["the router has no bias that balances the load"],
     ),
+    "factors": (
+        {},
+        {"others": ("embedding_multiplier 12", "ALiBi"), "rope_share": 0},
+        ["it leaves out embedding_multiplier 12, ALiBi"],
+    ),
     "learned": ({"learned_positions": 64}, {"rope_scaling": {"kind": "other"}}, []),
 }
 
