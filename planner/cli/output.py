@@ -15,6 +15,7 @@ from planner.cli.process import colours, write, write_through
 from planner.errors import OutputError
 from planner.escaping import visible_json
 from planner.field_metadata import text
+from planner.model.hub import as_named
 from planner.report.layout import Next, PlainConsole
 
 
@@ -87,7 +88,7 @@ def show(*parts: RenderableType | None, then: str | None = None, last: Renderabl
 
 def typed(*words: object) -> str:
     """A command as one types it, with quotes around what the shell would take apart."""
-    return shlex.join(str(word) for word in words)
+    return shlex.join(str(as_named(word) if isinstance(word, Path) else word) for word in words)
 
 
 def _width(group: RenderableType) -> int:

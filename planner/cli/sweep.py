@@ -25,7 +25,7 @@ from planner.cli.process import ANSWER
 from planner.errors import UsageError
 from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
-from planner.model.hub import HUB
+from planner.model.hub import repository_name
 from planner.ranges import PREDICTED, Range
 from planner.report.layout import Indented, Paragraph, bullets, number, table, words
 from planner.report.numbers import count, duration, or_missing, percent, rate
@@ -279,8 +279,8 @@ def _write(rows: Sequence[SweepRow], options: Sequence[str], output: Path) -> No
 def _called(path: str) -> str:
     """The name of a file in a table; a ``config.json`` has that of its folder, a model of the hub its own."""
     file = Path(path)
-    if path.startswith(HUB):
-        return file.name.partition("@")[0]
+    if (name := repository_name(file)) is not None:
+        return name
     return file.parent.name if file.name == "config.json" and file.parent.name else file.stem
 
 

@@ -47,7 +47,7 @@ class Document:
     @property
     def folder(self) -> str:
         """Name of the folder that the file is in."""
-        return Path(self.file).resolve().parent.name
+        return Path(self.file).parent.resolve().name
 
     @property
     def data(self) -> dict[str, Data]:

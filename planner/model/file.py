@@ -29,7 +29,7 @@ from planner.files.fields import (
 from planner.files.messages import shown
 from planner.files.nodes import parse
 from planner.lazy import lazy_module
-from planner.model.hub import HUB, in_cache
+from planner.model.hub import as_named, in_cache, of_hub, repository_name
 from planner.model.spec import (
     GROUPED_RANK,
     HALVES,
@@ -99,11 +99,10 @@ def load_model(path: Path, training: TrainingSpec | None = None) -> ModelSpec:
     ``training`` replaces what the file says. A ``config.json`` alone is trained on sequences of at most 4,096 tokens,
     about two million tokens a step. Raises SpecError with every problem of the file.
     """
-    name = path.name.partition("@")[0] if _hub(path) else None
     path = _on_disk(path)
     document = read_as(path, "model")
     if _is_config(path, document):
-        model = _imported(document, ImportedModelFile(huggingface=str(path), name=name), document)
+        model = _imported(document, ImportedModelFile(huggingface=str(path)), document)
     else:
         model = model_of(path, document)
     return model if training is None else model.model_copy(update={"training": training})
@@ -188,7 +187,7 @@ def unsaid(path: Path, said: Mapping[str, object] | None = None) -> str | None:
         if quantised
         else []
     )
-    return f"{_named(path)}: nobody says how it is trained, so {', '.join(so)}"
+    return f"{as_named(path)}: nobody says how it is trained, so {', '.join(so)}"
 
 
 def batch_at(path: Path, length: int) -> int | None:
@@ -212,16 +211,7 @@ def _is_config(path: Path, document: Document) -> bool:
 
 def _on_disk(path: Path) -> Path:
     """The file itself; a model of the hub is looked for in its cache."""
-    return in_cache(str(_named(path))) if _hub(path) else path
-
-
-def _hub(path: Path) -> bool:
-    return path.parts[:1] == (HUB.rstrip("/"),)
-
-
-def _named(path: Path) -> str | Path:
-    """As the user wrote it: a path has lost one of the two slashes of ``hf://org/name``."""
-    return HUB + "/".join(path.parts[1:]) if _hub(path) else path
+    return in_cache(str(as_named(path))) if of_hub(path) else path
 
 
 _SHAPE = frozenset(("hidden", "layers", "heads", "training"))
@@ -257,10 +247,12 @@ def _config(path: Path, named: str, document: Document) -> Document:
     """The configuration that a model file names; one that cannot be read is a problem of that file."""
     config = Path(named)
     try:
-        return read_document(_on_disk(config) if _hub(config) else file_beside(path, named))
+        return read_document(_on_disk(config) if of_hub(config) else file_beside(path, named))
     except SpecError as error:
         here = [
-            document.problem(("huggingface",), str(problem)) if problem.line is None else problem
+            document.problem(("huggingface",), str(problem), problem.hint)
+            if problem.line is None
+            else problem
             for problem in error.problems
         ]
         raise SpecError(tuple(here)) from None
@@ -274,7 +266,8 @@ def _imported(config: Document, file: ImportedModelFile, document: Document) -> 
     if "precision" not in file.training.model_fields_set:
         training = training.model_copy(update={"precision": precision})
     try:
-        model = ModelSpec.model_validate({**shape, "name": file.name or shape["name"], "training": training})
+        name = file.name or repository_name(Path(config.file).absolute()) or shape["name"]
+        model = ModelSpec.model_validate({**shape, "name": name, "training": training})
     except ValidationError as error:
         (first, *_) = error.errors()
         what = f"gives a model whose {'.'.join(map(str, first['loc']))} is wrong: {first['msg']}"

@@ -70,6 +70,8 @@ def test_a_row_for_each_point(hetplan: Command, grid: Path) -> None:
         ("hub/Llama-3.1-8B/config.json", "Llama-3.1-8B"),
         ("config.json", "config"),
         ("hf://meta-llama/Llama-3.1-8B@main", "Llama-3.1-8B"),
+        ("hf://meta-llama/Llama-3.1-8B@refs/pr/1", "Llama-3.1-8B"),
+        ("hub/models--meta-llama--Llama-3.1-8B/snapshots/0a1b/config.json", "Llama-3.1-8B"),
     ],
 )
 def test_configurations_have_the_name_of_their_folder(path: str, name: str) -> None:

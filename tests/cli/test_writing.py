@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
+from planner.cli.output import typed
 from planner.launchers.registry import LAUNCHERS
 from tests.cli.running import CLUSTER, MODEL, Command, write_plan
 
@@ -214,3 +215,10 @@ def test_emit_with_a_file_that_is_not_there(hetplan: Command, files: Path, optio
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("error: gone.yaml")
     assert not Path("run").exists()
+
+
+def test_a_model_of_the_hub_is_typed_as_it_was_named() -> None:
+    """A path has lost one of its slashes."""
+    assert typed("hetplan", "check", Path("my lab.yaml"), Path("hf://org/name@v2")) == (
+        "hetplan check 'my lab.yaml' hf://org/name@v2"
+    )

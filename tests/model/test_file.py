@@ -201,8 +201,14 @@ def cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = folder / "models--org--Some-8B"
     (here / "refs").mkdir(parents=True)
     (here / "refs" / "main").write_text("abc123")
+    (here / "refs" / "refs" / "pr").mkdir(parents=True)
+    (here / "refs" / "refs" / "pr" / "1").write_text("abc123")
     (here / "snapshots").mkdir()
     config_file(folder).parent.rename(here / "snapshots" / "abc123")
+    kept, shown = here / "blobs" / "123abc", here / "snapshots" / "abc123" / "config.json"
+    kept.parent.mkdir()
+    shown.rename(kept)
+    shown.symlink_to("../../blobs/123abc")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
 
 
@@ -213,7 +219,21 @@ def test_a_model_of_the_hub_comes_from_its_cache(tmp_path: Path, monkeypatch: py
     assert (model.name, model.parameters) == ("Some-8B", 8_030_261_248)
     path = tmp_path / "model.yaml"
     path.write_text("huggingface: hf://org/Some-8B\nname: mine\n")
-    assert load_model(path).parameters == model.parameters
+    assert (load_model(path).name, load_model(path).parameters) == ("mine", model.parameters)
+    path.write_text("huggingface: hf://org/Some-8B@abc123\n")
+    inside = tmp_path / "models--org--Some-8B" / "snapshots" / "abc123" / "config.json"
+    for each in (path, inside, Path("hf://org/Some-8B@refs/pr/1")):
+        assert load_model(each).name == "Some-8B"
+
+
+def test_a_model_file_says_how_to_get_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the command does."""
+    cached(tmp_path, monkeypatch)
+    path = tmp_path / "model.yaml"
+    path.write_text("huggingface: hf://org/none\n")
+    problem = the_problem(load_model, path)
+    assert problem.key == "huggingface"
+    assert "hf download org/none config.json" in str(problem.hint)
 
 
 @pytest.mark.parametrize(
