@@ -234,6 +234,28 @@ SAID: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "router": {"score": "sigmoid", "bias": True, "scale": 2.827},
         },
     ),
+    "attention apart": (
+        {
+            **{"model_type": "dbrx", "d_model": 64, "n_heads": 4, "n_layers": 4, "max_seq_len": 64},
+            "attn_config": {"rope_theta": 5e5, "kv_n_heads": 2, "clip_qkv": 8, "model_type": ""},
+            "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+        {"rope_base": 5e5, "activation": "silu", "router": {}, "others": ("clip_qkv 8",)},
+    ),
+    "the gates of T5 1.1": (
+        {
+            **{"model_type": "t5", "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 2},
+            **{"feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-6},
+        },
+        {"activation": "gelu-tanh", "norm_epsilon": 1e-6},
+    ),
+    "the first T5": (
+        {
+            **{"model_type": "t5", "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 2},
+            "is_encoder_decoder": True,
+        },
+        {"activation": "relu"},
+    ),
     "groups of softmax scores": (
         {
             **{**DEEPSEEK, "model_type": "deepseek_v2", "topk_method": "group_limited_greedy"},

@@ -21,7 +21,10 @@ _ACTIVATION = (
     *("hidden_activation", "mlp_hidden_act", "hidden_act", "activation_function"),
     *("dense_act_fn", "ffn_act_fn", "activation"),
 )
-_OWN: dict[str, Activation] = {"bloom": "gelu-tanh", "ctrl": "relu", "mpt": "gelu", "openai-gpt": "gelu-tanh"}
+_OWN: dict[str, Activation] = {
+    **{"bloom": "gelu-tanh", "ctrl": "relu", "dbrx": "silu", "grok-1": "gelu", "mpt": "gelu"},
+    "openai-gpt": "gelu-tanh",
+}
 """That of types whose keys do not say it."""
 _EPSILON = (
     *("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps"),
@@ -56,7 +59,7 @@ _OWN_KEYS = {
 _UNSCALED = ("default", "mrope", None)
 """Types of scaling that change nothing for text."""
 _NORMALISED = (
-    *("mixtral", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared"),
+    *("dbrx", "mixtral", "gpt_oss", "granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared"),
     *("minimax", "qwen3_5_moe_text", "qwen3_vl_moe_text"),
 )
 """Types whose weights are softmax scores that add up to one, whatever their keys say."""
@@ -91,7 +94,8 @@ _GEMMAS = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "rec
 """Types whose embeddings are scaled by the root of the width."""
 _OTHERS: dict[str, float] = {
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "clip_qkv"), 0),
-    **dict.fromkeys(("scale_depth", "swiglu_limit"), 0),
+    **dict.fromkeys(("scale_depth", "dim_model_base", "swiglu_limit", "max_attn_value"), 0),
+    **dict.fromkeys(("embedding_multiplier_scale", "output_multiplier_scale", "attn_output_multiplier"), 1),
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), 1),
     **dict.fromkeys(("scale_emb", "lm_head_multiplier", "key_multiplier", "attention_value_scale"), 1),
     **dict.fromkeys(("attention_in_multiplier", "attention_out_multiplier"), 1),
@@ -103,6 +107,9 @@ _OTHERS: dict[str, float] = {
 def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
     """Fields of a NumericsSpec that a configuration says; None where it says nothing of them."""
     kind = str(config.get("model_type"))
+    if isinstance(inside := config.get("attn_config"), dict):
+        # DBRX and MPT say of attention there.
+        config = {**config, **inside, "model_type": kind}
     found: dict[str, Any] = {"norm_epsilon": first_of(config, _EPSILON)}
     activation = first_of(config, _ACTIVATION)
     if isinstance(activation, str):
@@ -112,6 +119,10 @@ def numerics_of(config: Config, shape: dict[str, Any]) -> dict[str, Any] | None:
         found["activation"] = "clamped-quick-gelu"
     if kind in _OWN:
         found["activation"] = _OWN[kind]
+    if isinstance(feeds := config.get("feed_forward_proj"), str):
+        # As T5's configuration, which has the name of one for another.
+        own = "gelu_new" if feeds == "gated-gelu" else feeds.removeprefix("gated-")
+        found["activation"] = ACTIVATIONS.get(own, "other")
     if kind == "biogpt":
         # Whatever layer_norm_eps says.
         found["norm_epsilon"] = 1e-5
