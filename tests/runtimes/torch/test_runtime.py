@@ -123,6 +123,19 @@ def test_windows_that_the_example_has_not(window: int | None, told: bool) -> Non
     assert ("The example has no sliding windows" in text) == told
 
 
+def test_what_the_example_leaves_out() -> None:
+    """Factors of the model file, and a router of softmax scores with another scale."""
+    chosen = plan("torch", 1, [4], [(group("a", "A100", count=4),)])
+    experts = {"number": 4, "top_k": 2, "ffn": 48}
+    said = {"others": ("logits_scaling 8", "ALiBi"), "router": {"scale": 16.0}}
+    text = made(chosen, gated_mlp=True, experts=experts, numerics=said)["README.md"]
+    assert "The example leaves out what the model file says of logits_scaling 8, ALiBi.\n" in text
+    assert "The example's router weighs the experts of a token by a softmax" in text
+    text = made(chosen, gated_mlp=True, experts=experts, numerics={"router": {}})["README.md"]
+    assert "The example leaves out" not in text
+    assert "router weighs" not in text
+
+
 @pytest.mark.parametrize(
     ("precision", "said"),
     [
