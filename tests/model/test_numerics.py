@@ -336,6 +336,11 @@ OTHERS: dict[str, tuple[dict[str, Any], tuple[str, ...] | None]] = {
     ),
     "a default": ({"model_type": "cohere"}, ("logit_scale 0.0625",)),
     "attention beside feed-forwards": ({"model_type": "gpt_neox"}, ("use_parallel_residual",)),
+    "the same of Falcon": (
+        {"model_type": "falcon", "new_decoder_architecture": True, "parallel_attn": True, "num_kv_heads": 2},
+        ("parallel_attn",),
+    ),
+    "norms behind": ({"model_type": "olmo2"}, ("norms behind attention and feed-forwards alone",)),
     "one after the other": ({"model_type": "gpt_neox", "use_parallel_residual": False}, None),
     "biases by distance": ({"model_type": "falcon", "alibi": True}, ("ALiBi",)),
 }

@@ -92,6 +92,8 @@ _ROTATED_WINDOWS = {
 
 _GEMMAS = ("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "recurrent_gemma", "vaultgemma")
 """Types whose embeddings are scaled by the root of the width."""
+_NORMED_BEHIND = ("exaone4", "flex_olmo", "olmo2", "olmo3")
+"""Types that norm what attention and feed-forwards make, not what they take."""
 _OTHERS: dict[str, float] = {
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "logits_soft_cap", "clip_qkv"), 0),
     **dict.fromkeys(("scale_depth", "dim_model_base", "swiglu_limit", "max_attn_value"), 0),
@@ -151,8 +153,11 @@ def _others(config: Config, shape: dict[str, Any], kind: str) -> Iterator[str]:
         yield f"query_pre_attn_scalar {divisor:g}"
     if kind in _GEMMAS:
         yield "embeddings times the root of hidden_size"
-    if kind == "gpt_neox" and config.get("use_parallel_residual", True):
-        yield "use_parallel_residual"
+    # One norm of both is told by the number of norms.
+    beside = ("use_parallel_residual", "parallel_attn") if shape.get("layer_norms", 2) == 2 else ()
+    yield from (key for key in beside if config.get(key))
+    if kind in _NORMED_BEHIND:
+        yield "norms behind attention and feed-forwards alone"
     if kind in _ALIBI or config.get("alibi") or (kind == "baichuan" and not _rotates(config, kind)):
         yield "ALiBi"
 
