@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import stat
@@ -196,6 +197,8 @@ def _decode(path: Path, content: bytes) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
+        if b"\0" in content and not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise SpecError.of(path, "is a binary file, expected text") from None
         raise SpecError.of(path, "is not UTF-8 text", "save the file as UTF-8", line) from None
 
 

@@ -220,6 +220,8 @@ def test_a_file_of_50_mb_is_not_read(tmp_path: Path) -> None:
         (b"", None, "the file is empty"),
         (b"   \n\n", None, "the file is empty"),
         (b"a: 1\nb: \xff\n", 2, "is not UTF-8 text"),
+        ("a: 1\n".encode("utf-16"), 1, "is not UTF-8 text"),
+        (b"GGUF\x03\x00\x00\x00\xff", None, "is a binary file, expected text"),
         (b"- 1\n- 2\n", 1, "expected a mapping (key: value) at the top of the file"),
         (b"hello\n", 1, "expected a mapping (key: value) at the top of the file"),
         (b"a: \x00\n", None, "not YAML"),

@@ -369,6 +369,13 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
     return common(kind, 2, 64, 4, 128, 1000, num_experts=8, num_experts_per_tok=2, **more)
 
 
+KIMI = mixture(
+    "kimi_linear",
+    **{"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
+    **{"moe_intermediate_size": 32, "linear_head_dim": 16, "linear_num_heads": 4},
+)
+
+
 @pytest.mark.parametrize(
     ("config", "key", "what"),
     [
@@ -391,6 +398,21 @@ def mixture(kind: str, **more: Any) -> dict[str, Any]:
             common("mixtral", 2, 64, 4, 128, 1000, num_local_experts=None),
             "num_local_experts",
             "expected a whole number from 1 to 100000, it is missing",
+        ),
+        (
+            KIMI | {"routed_expert_hidden_size": 32},
+            "routed_expert_hidden_size",
+            "experts of another width than the model's are not supported yet",
+        ),
+        (
+            KIMI | {"mla_use_output_gate": True},
+            "mla_use_output_gate",
+            "gates of latent attention are not supported yet",
+        ),
+        (
+            KIMI | {"attn_res_block_size": 12},
+            "attn_res_block_size",
+            "residuals that attend to earlier layers are not supported yet",
         ),
         (
             common("phi", 32, 2560, 32, 10240, 51200, qk_layernorm=True),

@@ -154,7 +154,8 @@ def _checked(numerics: Config, document: Document) -> Config:
         for key in place:
             value = value[key]
         what = f"{first['msg']}, got {shown(value)}" if place != ("model_type",) else first["msg"]
-        raise SpecError((document.problem(place, what),)) from None
+        hint = "divided by the width of a head" if place[-1] == "rotary_dim" else None
+        raise SpecError((document.problem(place, what, hint),)) from None
     return numerics
 
 

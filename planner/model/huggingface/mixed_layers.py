@@ -462,6 +462,13 @@ def _kimi_linear(config: Config) -> Shape:
 def _kimi_linear_unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("attention_bias"):
         yield "attention_bias", "biases of this type"
+    # Kimi K3 has the same model_type.
+    if config.get("routed_expert_hidden_size") not in (None, config["hidden_size"]):
+        yield "routed_expert_hidden_size", "experts of another width than the model's"
+    if config.get("mla_use_output_gate"):
+        yield "mla_use_output_gate", "gates of latent attention"
+    if config.get("attn_res_block_size"):
+        yield "attn_res_block_size", "residuals that attend to earlier layers"
     yield from mixed_dense(config)
 
 
