@@ -408,6 +408,12 @@ def test_adapters_that_cannot_be(tmp_path: Path, training: str, changes: str, wh
     assert "model.yaml:" in text
 
 
+def test_weights_that_mlx_quantised(tmp_path: Path) -> None:
+    """Which says so under a key of its own."""
+    config = config_file(tmp_path, quantization={"group_size": 64, "bits": 4})
+    assert "in place of quantised ones (quantization)" in str(unsaid(config))
+
+
 def test_that_weights_are_not_trained_as_they_are_quantised_is_told(tmp_path: Path) -> None:
     """Of a configuration whose file has them in few bits, unless the training says in which format."""
     config, path = (

@@ -276,9 +276,10 @@ def quantised_by(document: Document) -> str | None:
     """How the weights of the file are quantised, by the method's name; None where they are not."""
     text = document.data.get("text_config")
     for config in (document.data, text if isinstance(text, dict) else {}):
-        found = config.get("quantization_config")
-        if isinstance(found, dict) and found:
-            return str(found.get("quant_method") or "quantization_config")
+        # MLX has a key of its own.
+        for key in ("quantization_config", "quantization"):
+            if isinstance(found := config.get(key), dict) and found:
+                return str(found.get("quant_method") or key)
     return None
 
 
