@@ -340,6 +340,14 @@ OTHERS: dict[str, tuple[dict[str, Any], tuple[str, ...] | None]] = {
         {"model_type": "falcon", "new_decoder_architecture": True, "parallel_attn": True, "num_kv_heads": 2},
         ("parallel_attn",),
     ),
+    "norms without a scale": (
+        {"model_type": "llama4_text", "interleave_moe_layer_step": 1, "num_local_experts": 8},
+        ("use_qk_norm",),
+    ),
+    "none of them": (
+        {"model_type": "llama4_text", "num_local_experts": 8, "use_qk_norm": False},
+        None,
+    ),
     "norms behind": ({"model_type": "olmo2"}, ("norms behind attention and feed-forwards alone",)),
     "one after the other": ({"model_type": "gpt_neox", "use_parallel_residual": False}, None),
     "biases by distance": ({"model_type": "falcon", "alibi": True}, ("ALiBi",)),

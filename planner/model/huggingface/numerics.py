@@ -156,6 +156,8 @@ def _others(config: Config, shape: dict[str, Any], kind: str) -> Iterator[str]:
     # One norm of both is told by the number of norms.
     beside = ("use_parallel_residual", "parallel_attn") if shape.get("layer_norms", 2) == 2 else ()
     yield from (key for key in beside if config.get(key))
+    if kind == "llama4_text" and config.get("use_qk_norm", True):
+        yield "use_qk_norm"
     if kind in _NORMED_BEHIND:
         yield "norms behind attention and feed-forwards alone"
     if kind in _ALIBI or config.get("alibi") or (kind == "baichuan" and not _rotates(config, kind)):
