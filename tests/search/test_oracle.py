@@ -202,6 +202,24 @@ def test_pipelines_alone(seed: int, target: str) -> None:
     check(plain(seed), limits(seed, target, (2, 3, 4)), QUICK)
 
 
+def in_bf16(seed: int) -> Problem:
+    """The same on devices with units for bf16."""
+    where, model, constants = plain(seed)
+    able = {
+        name: gpu.model_copy(update={"tflops": {"bf16": gpu.tflops["fp16"]}})
+        for name, gpu in where.gpus.items()
+    }
+    return where.model_copy(update={"gpus": able}), model.trained_with(precision="bf16"), constants
+
+
+@given(SEEDS)
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_pipelines_that_divide_states_without_zero(seed: int) -> None:
+    """DeepSpeed's in bf16, whose memory and end of a step are those of ZeRO 1 at ZeRO 0."""
+    asked = replace(limits(seed, "deepspeed", (1, 2, 3, 4)), zero=((0,), (0, 1))[seed % 2])
+    check(in_bf16(seed), asked, QUICK)
+
+
 @given(SEEDS)
 @settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_degrees_of_each_stage(seed: int) -> None:
