@@ -388,7 +388,7 @@ def report(
         planned.calibration,
         Limits(target=planned.plan.target),
         Goal(objective=objective),
-        known=(scored, planned.result.gap if planned.result and planned.result.objective is None else 1.0),
+        known=(scored, planned.result.gap if planned.result and planned.result.goal.fastest else 1.0),
     )
     told = page_of(
         Path(path).name,

@@ -111,6 +111,7 @@ def test_a_plan_that_is_there_is_a_point_unless_a_faster_one_takes_its_place(fou
     best = found.points[0]
     alone = front(*problem(), ASSUMED, Limits(time_limit_seconds=0.0), COST, known=(best.scored, 0.25))
     assert [(point.scored, point.gap) for point in alone.points] == [(best.scored, 0.25)]
+    assert (alone.beaten, alone.unfinished) == (0, alone.subclusters)
     slower = replace(best.scored, estimate=replace(best.scored.estimate, step_seconds=2 * best.seconds))
     again = front(*problem(), ASSUMED, LIMITS, COST, known=(slower, 0.0))
     assert [point.seconds for point in again.points] == [point.seconds for point in found.points]

@@ -142,17 +142,18 @@ def front(
     until = deadline or Deadline.after(limits.time_limit_seconds)
     estimator = Estimator(ranked(cluster), model, calibration)
 
-    search = with_host_memory(
-        limits, lambda allowed: FrontSearch(estimator, allowed, goal, talk, until, known)
-    )
+    search = with_host_memory(limits, lambda allowed: FrontSearch(estimator, allowed, goal, talk, until))
+    if known is not None and known[0].estimate.fits:
+        search.take(*known)
     points, worth = front_of(search.points.values())
     without, open_ones = search.without_plan, search.open
+    found = sum(known is None or point.scored is not known[0] for point in points)
     return Front(
         objective=goal.objective,
         points=points,
         worth=worth,
         subclusters=len(search.sub_clusters),
-        beaten=len(search.sub_clusters) - open_ones - without - len(points),
+        beaten=len(search.sub_clusters) - open_ones - without - found,
         without_plan=without,
         unfinished=open_ones,
         seconds=monotonic() - start,
@@ -166,19 +167,11 @@ class FrontSearch(SubClusterCandidates):
     one_whatever = False
 
     def __init__(
-        self,
-        estimator: Estimator,
-        limits: Limits,
-        goal: Goal,
-        reporter: Reporter,
-        deadline: Deadline,
-        known: tuple[Scored, float] | None = None,
+        self, estimator: Estimator, limits: Limits, goal: Goal, reporter: Reporter, deadline: Deadline
     ) -> None:
         super().__init__(estimator, limits, goal, reporter, deadline)
         self.points: dict[frozenset[tuple[tuple[str, str], int]], Point] = {}
         """Fastest plan by the devices that it uses."""
-        if known is not None and known[0].estimate.fits:
-            self._take(*known)
         most = max((candidate.sub.total for candidate in self.sub_clusters), default=0)
         # All devices and single pools first: the ends of the front beat many of the others at once.
         self.sub_clusters.sort(
@@ -235,9 +228,10 @@ class FrontSearch(SubClusterCandidates):
     def _keep(self, sub_plan: Scored, gap: float) -> bool:
         """Take a point, unless it breaks the goal; of two on the same devices the faster one stays."""
         scored = self.on_the_whole(sub_plan)
-        return scored is not None and self._take(scored, gap)
+        return scored is not None and self.take(scored, gap)
 
-    def _take(self, scored: Scored, gap: float) -> bool:
+    def take(self, scored: Scored, gap: float) -> bool:
+        """The same of a plan on the whole cluster."""
         if not meets(scored.estimate, self.goal):
             return False
         point = Point(scored=scored, gap=gap, value=value_of(scored.estimate, self.goal.objective))
