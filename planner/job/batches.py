@@ -215,6 +215,8 @@ _PRICED: dict[str, Any] = {
     **{"ahead": _OF_RUNS, "block": _OF_RUNS, "behind": _OF_RUNS, "encoder": {"block": _OF_RUNS}},
 }
 """What no example has."""
+UNTRAINED = ("quick-gelu", "clamped-quick-gelu", "other")
+"""Activations that the example has not: operations of plain torch would keep twice of what is counted."""
 _NUMERICS = {"activation", "norm_epsilon", "rope_base", "rope_share"}
 """What it has of a model's numerics."""
 
@@ -227,7 +229,7 @@ def model_shape(model: ModelSpec) -> dict[str, object]:
         del shape["beside"]
     if model.numerics is not None:
         said = model.numerics.model_dump(include=_NUMERICS, exclude_none=True)
-        shape |= said if said.get("activation") != "other" else {**said, "activation": None}
+        shape |= said if said.get("activation") not in UNTRAINED else {**said, "activation": None}
     names = ("sequence_length", "optimizer", "optimizer_states")
     shape |= {name: getattr(training, name) for name in names}
     if training.master_weights == "bf16":

@@ -599,11 +599,6 @@ def matrices(shape: Shape, number: int, inputs: int, outputs: int) -> nn.Module 
     return nn.Parameter(torch.empty(number, inputs, outputs).normal_(std=INITIAL_STD))
 
 
-def quick_gelu(hidden: torch.Tensor) -> torch.Tensor:
-    """GELU by a sigmoid (arXiv:1606.08415, section 2)."""
-    return hidden * (1.702 * hidden).sigmoid()
-
-
 def squared_relu(hidden: torch.Tensor) -> torch.Tensor:
     """Squares of what is positive (arXiv:2109.08668)."""
     return functional.relu(hidden).square()
@@ -613,21 +608,16 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
     "gelu": functional.gelu,
     "gelu-tanh": partial(functional.gelu, approximate="tanh"),
-    "quick-gelu": quick_gelu,
     "relu": functional.relu,
     "squared-relu": squared_relu,
 }
-"""Nonlinearities by the names that a model file has for them."""
-CLAMP = 7.0
-"""Most that a gate of gpt-oss lets through, and least and most of what it scales."""
+"""Nonlinearities by the names of a model file: those that keep no more for the backward than is counted."""
 
 
 def activation(shape: Shape) -> Callable[..., torch.Tensor]:
     """The nonlinearity of feed-forwards: of what is behind their first matrix, or of that of the gate and the other."""
     if not shape.gated_mlp:
         return ACTIVATIONS.get(shape.activation or "", functional.gelu)
-    if shape.activation == "clamped-quick-gelu":
-        return lambda gate, up: quick_gelu(gate.clamp(max=CLAMP)) * (up.clamp(-CLAMP, CLAMP) + 1)
     chosen = ACTIVATIONS.get(shape.activation or "", functional.silu)
     return lambda gate, up: chosen(gate) * up
 

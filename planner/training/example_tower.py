@@ -142,6 +142,8 @@ def layer_shape(shape: Shape, tower: TowerShape, frozen: bool) -> Shape:
         "output_gate": False,
         **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), tower.bias),
         **dict.fromkeys(("value_dim", "experts", "state", "lora", "tower"), None),
+        # Numerics are those of the text.
+        **dict.fromkeys(("activation", "norm_epsilon"), None),
         **dict.fromkeys(("ahead", "block", "behind"), ()),
         "dense_layers": 0,
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
@@ -16,15 +17,13 @@ with warnings.catch_warnings():
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
-from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts  # noqa: E402
 
 from planner.cost.compute import UNFUSED_NORM, UNFUSED_NORM_KERNELS, UNFUSED_NORM_WEIGHT  # noqa: E402
 from planner.cost.memory import activation_bytes_per_layer  # noqa: E402
-from planner.job.batches import model_shape  # noqa: E402
-from planner.job.files import document  # noqa: E402
-from planner.model.spec import LoraSpec, ModelSpec, NumericsSpec  # noqa: E402
+from planner.job.batches import UNTRAINED, model_shape  # noqa: E402
+from planner.job.files import document, rendered  # noqa: E402
+from planner.model.spec import Activation, LoraSpec, ModelSpec, NumericsSpec  # noqa: E402
 from planner.training.example_model import Layer, Transformer, rotate, shape_of  # noqa: E402
-from planner.training.example_model import activation as chosen_activation  # noqa: E402
 from tests.worlds import gpt  # noqa: E402
 from tests.worlds import model as world_model  # noqa: E402
 
@@ -168,7 +167,6 @@ ACTIVATIONS = {
     "silu": "silu",
     "gelu": "gelu",
     "gelu-tanh": "gelu_pytorch_tanh",
-    "quick-gelu": "quick_gelu",
     "relu": "relu",
     "squared-relu": "relu2",
 }
@@ -220,20 +218,17 @@ def test_the_example_has_the_numerics_of_the_model_file(activation: str) -> None
         torch.testing.assert_close(ours(tokens), theirs(tokens).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_gates_of_gpt_oss() -> None:
-    """The clamped activation is that of the experts of transformers."""
-    torch.manual_seed(8)
-    config = transformers.GptOssConfig(hidden_size=8, intermediate_size=8, num_local_experts=2)
-    theirs = GptOssExperts(config)
-    gate, up = torch.randn(2, 16, 8) * 8
-    stacked = torch.stack((gate, up), dim=-1).flatten(-2)
-    shape = shape_of(
-        {
-            **model_shape(world_model(8, gated_mlp=True)),
-            "activation": "clamped-quick-gelu",
-        }
-    )
-    torch.testing.assert_close(chosen_activation(shape)(gate, up), theirs._apply_gate(stacked))
+def test_the_example_has_every_activation_or_says_that_it_has_not() -> None:
+    """Those that would keep more than is counted are left out."""
+    assert {*ACTIVATIONS} | {*UNTRAINED} == {*get_args(Activation)}
+    assert not {*ACTIVATIONS} & {*UNTRAINED}
+    for name in get_args(Activation):
+        numerics = NumericsSpec(activation=name)
+        spec = world_model(8, gated_mlp=True).model_copy(update={"numerics": numerics})
+        told = "in place of the model's own activation" in rendered(
+            "job/layers.md.j2", job=SimpleNamespace(model=spec)
+        )
+        assert told == (model_shape(spec).get("activation") is None)
 
 
 def test_a_part_of_a_head_is_rotated() -> None:
