@@ -21,7 +21,7 @@ import typer
 from planner.cli.inputs import read_calibration
 from planner.cli.options import AsJson, CalibrationFile, argument, flag, option
 from planner.cli.output import require_writable, show, show_document, writing
-from planner.cli.process import ANSWER
+from planner.cli.process import ANSWER, INTERRUPTED
 from planner.errors import UsageError
 from planner.field_metadata import JsonDocument
 from planner.files.writing import write_whole
@@ -108,11 +108,19 @@ def sweep(
     rows = _done(log, list(grid_spec.options))
     open_points = [point for point in points if point.key not in rows]
     kept = len(points) - len(open_points)
-    with _running(open_points, jobs, backend) as results, _appending(log) as append:
-        for index, row in enumerate(results):
-            rows[str(row["key"])] = row
-            append(row)
-            _tell(kept + index + 1, len(points))
+    try:
+        with _running(open_points, jobs, backend) as results, _appending(log) as append:
+            for index, row in enumerate(results):
+                rows[str(row["key"])] = row
+                append(row)
+                _tell(kept + index + 1, len(points))
+    except KeyboardInterrupt:
+        done = [rows[point.key] for point in points if point.key in rows]
+        if not done or as_json:
+            raise
+        line = f"stopped by Ctrl-C after {len(done)} of {count(len(points), 'point')}, which are kept: the same command"
+        show(_best(done, list(grid_spec.options)), _without_plan(done), last=Paragraph(f"{line} goes on"))
+        raise typer.Exit(INTERRUPTED) from None
     ordered = [rows[point.key] for point in points]
     _write(ordered, list(grid_spec.options), output)
     seconds = monotonic() - start

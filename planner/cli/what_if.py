@@ -26,7 +26,7 @@ from planner.errors import UsageError
 from planner.report.layout import warnings_section
 from planner.report.what_if import WhatIfDocument, cases, named, swings_section, what_if_section
 from planner.search.values import Limits, SearchResult
-from planner.search.what_if import World, searched, shared, swings, worlds
+from planner.search.what_if import Swing, World, searched, shared, swings, worlds
 
 
 def what_if(
@@ -84,22 +84,30 @@ def what_if(
         if stopped and not (results and change):
             raise KeyboardInterrupt
         results = shared(variants, results, constants, limits)
-        moved = (
-            tuple(named(swing) for swing in swings(results[0], *variants[0][1:], constants, limits, talk))
-            if sensitivity and not stopped
-            else ()
-        )
+        left = [f"stopped by Ctrl-C: {_left(variants, results)}"] if stopped else []
+        moved: list[Swing] = []
+        if sensitivity and not stopped:
+            try:
+                for swing in swings(results[0], *variants[0][1:], constants, limits, talk):
+                    moved.append(named(swing))
+            except KeyboardInterrupt:
+                stopped = True
+                left.append("stopped by Ctrl-C: not every speed was looked at")
     table = cases(variants, results)
     if as_json:
-        show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=moved))
+        show_document(WhatIfDocument(command="what-if", cases=table, sensitivity=tuple(moved)))
     else:
         more = [] if target is None else ["--target", target]
         best = table[0].scored
-        rests = swings_section(moved, best.estimate.step_seconds) if best and moved else None
+        rests = (
+            swings_section(moved, best.estimate.step_seconds, complete=not stopped)
+            if best and moved
+            else None
+        )
         show(
             what_if_section(table) if change else None,
             rests,
-            warnings_section([f"stopped by Ctrl-C: {_left(variants, results)}"]) if stopped else None,
+            warnings_section(left) if left else None,
             then=search_command(cluster, model, overrides, calibration, *more),
         )
     raise typer.Exit(exit_code(stopped, any(case.scored for case in table), infeasible=True))

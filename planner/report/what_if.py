@@ -134,8 +134,8 @@ def named(swing: Swing) -> Swing:
     return replace(swing, plan=in_short(swing.scored.plan) if swing.changes else None)
 
 
-def swings_section(entries: Sequence[Swing], step_seconds: float) -> Group:
-    """The speeds by how far they move the step, and what the plan becomes."""
+def swings_section(entries: Sequence[Swing], step_seconds: float, *, complete: bool = True) -> Group:
+    """The speeds by how far they move the step, and what the plan becomes; ``complete``: these are all."""
     ordered = sorted(entries, key=lambda entry: -abs(entry.kept_seconds / step_seconds - 1))
     unit = time_unit(entry.kept_seconds for entry in entries)
     columns = (
@@ -158,13 +158,15 @@ def swings_section(entries: Sequence[Swing], step_seconds: float) -> Group:
         for entry in ordered
     ]
     changing = sum(entry.changes for entry in entries)
-    note = (
-        "no speed within its error bar changes the plan by more than 1 %"
-        if not changing
-        else "measure first what changes the plan: hetplan calibrate device, hetplan calibrate network"
-    )
+    notes = []
+    if changing:
+        notes.append(
+            "measure first what changes the plan: hetplan calibrate device, hetplan calibrate network"
+        )
+    elif complete:
+        notes.append("no speed within its error bar changes the plan by more than 1 %")
     title = f"What the answer depends on ({unit.show(step_seconds)} {unit.name} as it is)"
-    return section(title, table(columns, rows), Paragraph(note))
+    return section(title, table(columns, rows), *map(Paragraph, notes))
 
 
 def _cost(entry: Variant) -> float | None:

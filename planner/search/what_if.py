@@ -149,7 +149,10 @@ def swings(
     limits: Limits,
     reporter: Reporter | None = None,
 ) -> Iterator[Swing]:
-    """Each speed at both ends of its bar, searched anew; nothing without a plan."""
+    """Each speed at both ends of its bar, searched anew; nothing without a plan.
+
+    Raises KeyboardInterrupt where Ctrl-C has cut a search short.
+    """
     best = result.best
     if best is None:
         return
@@ -161,6 +164,8 @@ def swings(
             world = scaled(calibration, ((bar, factor),))
             kept = replace(best, estimate=estimator.with_calibration(world).estimate(best.plan))
             answer = choose(own, model, world, limits, Goal(), reporter, explain=False)
+            if answer.interrupted:
+                raise KeyboardInterrupt
             there = min(
                 (each for each in (kept, answer.best) if each is not None),
                 key=lambda scored: scored.estimate.step_seconds,
@@ -176,5 +181,3 @@ def swings(
                 plan=None,
                 scored=there,
             )
-            if answer.interrupted:
-                return

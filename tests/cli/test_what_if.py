@@ -18,6 +18,7 @@ from planner.errors import HetplanError, UsageError
 from planner.model.file import load_model
 from planner.model.spec import TrainingSpec
 from planner.plan.file import cluster_part, read
+from planner.search.objectives.choose import choose
 from planner.search.what_if import searched, worlds
 from tests.cli.running import ROOT, Command, asked_once
 
@@ -300,3 +301,25 @@ def test_what_was_searched_before_ctrl_c_is_told(
         hetplan("what-if", "cluster.yaml", "model.yaml", *changes).out.split()
     )
     assert hetplan("what-if", "cluster.yaml", "model.yaml", "--sensitivity").code == 130
+
+
+def test_speeds_that_were_looked_at_before_ctrl_c_are_told(
+    hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is said of the others."""
+    ends: list[Any] = []
+
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        result = choose(*arguments, **options)
+        ends.append(result)
+        return replace(result, interrupted=len(ends) == 3)
+
+    monkeypatch.setattr("planner.search.what_if.choose", stopped)
+    words = ("what-if", "cluster.yaml", "model.yaml", "--sensitivity", "--target", "deepspeed")
+    done = hetplan(*words)
+    assert (done.code, len(ends)) == (130, 3)
+    assert "What the answer depends on" in done.out
+    assert "stopped by Ctrl-C: not every speed was looked at" in done.out
+    assert "no speed within its error bar" not in done.out
+    ends.clear()
+    assert len(json.loads(hetplan(*words, "--json").out)["sensitivity"]) == 1
