@@ -238,6 +238,8 @@ class Capabilities:
     """Those of ``cuda_graphs`` that are priced, never proposed."""
     token_dispatchers: tuple[TokenDispatcher, ...] = ("alltoall",)
     """How it sends tokens to experts on other devices."""
+    overlaps_experts: bool = False
+    """True when it can do so beside the computation of another micro-batch."""
     fused_loss: tuple[float, float] = (1.0, 2.0)
     """Elements per logit that a fused loss streams forward and backward: read once, then read and written, by
     FlashAttention's kernel, Liger's and those of compilers."""

@@ -567,6 +567,12 @@ CASES: dict[str, Case] = {
     "experts by deepep": _case(
         NODE, llama(token_dispatcher="deepep", experts=experts()), "dp: 8, ep: 8, zero: 1"
     ),
+    "experts beside computation": _case(
+        NODE, llama(expert_overlap=True, experts=experts()), "dp: 8, ep: 8, zero: 1"
+    ),
+    "experts beside computation in chunks": _case(
+        TWO, llama(8, expert_overlap=True, experts=experts()), "pp: 2, dp: 4, ep: 4, interleave: 2, zero: 1"
+    ),
     "graphs of a step": _case(NODE, llama(cuda_graphs="step"), "pp: 2, dp: 4, recompute: full"),
     "fp8 of torch": _case(NODE, llama(precision="fp8"), "dp: 8, target: torch, zero: 3"),
     "bf16 gradients": _case(NODE, gpt(gradient_dtype="bf16", reduce_dtype="bf16"), "dp: 8, zero: 1"),

@@ -724,7 +724,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         compute_seconds=times * micro.compute_seconds,
         recompute_seconds=times * micro.recompute_seconds,
         tensor_parallel_seconds=times * micro.tensor_parallel_seconds,
-        expert_parallel_seconds=times * micro.routing_seconds,
+        expert_parallel_seconds=times * micro.routing_seconds + price.alone_seconds,
         context_parallel_seconds=times * micro.context_seconds,
         zero_seconds=times * micro.zero_seconds,
         straggler_seconds=times * micro.straggler_seconds,
@@ -734,7 +734,7 @@ def _breakdown(plan: Plan, priced: Priced, step: float) -> Breakdown:
         exchange_seconds=price.exchange_seconds,
         optimizer_seconds=price.optimizer_seconds,
         offload_seconds=times * micro.offload_seconds + price.copy_seconds,
-        hidden_seconds=times * micro.hidden_seconds + price.hidden_sync_seconds,
+        hidden_seconds=times * micro.hidden_seconds + price.hidden_sync_seconds - price.alone_seconds,
     )
 
 

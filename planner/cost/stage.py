@@ -15,7 +15,7 @@ from planner.calibration.values import Calibration
 from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost import grids
-from planner.cost.arrays import Numbers, as_array, as_number, finite, larger
+from planner.cost.arrays import Numbers, as_array, as_number, finite, larger, smaller
 from planner.cost.communication import (
     Ring,
     all_to_all_seconds,
@@ -66,7 +66,7 @@ from planner.cost.offload import (
     host_optimizer_seconds,
     paging_seconds,
 )
-from planner.cost.schedules import SentWith, alive, divides, layers_in_flight, sent_with
+from planner.cost.schedules import SentWith, divides, layers_in_flight, sent_with
 from planner.cost.shape import Shape
 from planner.cost.stage_price import (
     EachLength,
@@ -88,6 +88,7 @@ from planner.cost.tensor import (
 )
 from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
+from planner.dims.expert import overlaps
 from planner.dims.sharding import gradients_of, master_weights_of, optimizer_ways, states_zero
 from planner.frozen import dataclass
 from planner.model.spec import LayerRun, ModelSpec
@@ -122,9 +123,11 @@ class LayerPrice:
     collective_backward: float
     """Exposed tensor-parallel collectives of the backward and of recomputation."""
     routing_forward: float = 0.0
-    """All-to-alls of experts in the forward."""
+    """Exposed all-to-alls of experts in the forward."""
     routing_backward: float = 0.0
     """The same in the backward and in recomputation."""
+    routing_hidden: float = 0.0
+    """What of both the computation of another micro-batch hides."""
     context_forward: float = 0.0
     """Exposed traffic between replicas that share sequences, and what it adds to the computation."""
     context_backward: float = 0.0
@@ -366,7 +369,7 @@ class Pricer:
         """Seconds of a stage whose data-parallel rings look like ``ring``."""
         if self.link_curves is not None:  # each estimate asks its curves anew, as they note where they guess
             return self._price(shape, groups, ring)
-        key = shape.likeness, groups, ring
+        key = shape.likeness, groups, ring, self._alone(shape)
         price = self._prices.get(key)
         if price is None:
             if len(self._prices) == MOST_PRICES:
@@ -403,6 +406,7 @@ class Pricer:
             hidden_sync_seconds=chosen.end.hidden_seconds + after - update,
             optimizer_seconds=update,
             copy_seconds=max(item.step_copy_seconds for item in micro),
+            alone_seconds=self._alone(shape) * max(item.routing_hidden for item in micro),
             micro_batches=micro,
             slowest=slowest,
         )
@@ -434,11 +438,12 @@ class Pricer:
             slowest = np.argmax(_rows((replica.seconds for replica in replicas), count), axis=0)[None]
             sync, held = (np.take_along_axis(rows, slowest, axis=0) for rows in (sync, held))
         copied = _rows((item.step_copy_seconds for item in micro), count).max(axis=0)
+        alone = self._alone(shape) * _rows((item.routing_hidden for item in micro), count).max(axis=0)
         return EachLength(
             forward=forward,
             backward=backward,
             weight=weight,
-            tail_seconds=sync[0] + update.max(axis=0) + copied,
+            tail_seconds=sync[0] + update.max(axis=0) + copied + alone,
             held_seconds=held[0] if self.traffic.holds_gradients(shape) else np.zeros(count),
         )
 
@@ -639,6 +644,7 @@ class Pricer:
             tensor_backward += self._adapter_sums(device_type, tp, layers, first, last)
         context_forward, context_backward = layers * one.context_forward, layers * one.context_backward
         beside = layers * (one.context_hidden + one.collective_hidden)
+        routing_hidden = layers * one.routing_hidden
         routing_forward, routing_backward = layers * one.routing_forward, layers * one.routing_backward
         for runs in (self._ahead if first else (), self._behind if last else ()):
             if not runs:
@@ -647,6 +653,7 @@ class Pricer:
             forward, backward = forward + more.forward_seconds, backward + more.backward_seconds
             routing_forward += more.routing_forward
             routing_backward += more.routing_backward
+            routing_hidden += more.routing_hidden
             again += more.recompute_seconds
             tensor_forward += more.collective_forward
             tensor_backward += more.collective_backward
@@ -691,6 +698,7 @@ class Pricer:
             tensor_parallel_seconds=tensor_forward + tensor_backward,
             tensor_backward_seconds=tensor_backward,
             routing_seconds=routing_forward + routing_backward,
+            routing_hidden=slowest * routing_hidden,
             context_seconds=context_forward + context_backward,
             straggler_seconds=(slowest - 1.0) * finite(own_forward + own_backward),
             host_seconds=slowest * host,
@@ -698,7 +706,7 @@ class Pricer:
             offload_seconds=wait_forward + wait_backward,
             step_copy_seconds=at_end,
             first_saves_seconds=first_saves,
-            hidden_seconds=hidden_forward + hidden_backward + hidden + beside,
+            hidden_seconds=hidden_forward + hidden_backward + hidden + beside + routing_hidden,
             # The first layers have nobody to pass a gradient to: all of their backward is for weights.
             weight_seconds=on_backward + wait_backward if first else slowest * weight,
         )
@@ -786,14 +794,7 @@ class Pricer:
 
     def memory(self, shape: Shape, group: ReplicaGroup, dp: float, padding: float = 1.0) -> Memory:
         """Bytes on one device of the group."""
-        in_flight = layers_in_flight(
-            layers=shape.layers,
-            stage=shape.stage,
-            depth=shape.depth,
-            micro_batches=shape.micro_batches,
-            interleave=len(shape.chunks),
-            schedule=shape.schedule,
-        )
+        in_flight = self._in_flight(shape, shape.layers)
         memory = self._footprint(shape, group, dp, padding).memory(shape.layers, in_flight)
         if not shape.sync.local:
             return memory
@@ -910,6 +911,34 @@ class Pricer:
         fits &= footprint.host_room(shape.layers, float(shape.layers)) >= 0
         return most if fits.all() else int(fits.argmin())
 
+    def _in_flight(self, shape: Shape, layers: int) -> float:
+        """Layers times micro-batches alive on a stage like ``shape``.
+
+        Where all-to-alls run beside another micro-batch, its forward begins ahead of the backward: a chunk more, and of
+        one stage alone, whose layers let go what they have kept while the others fill, a layer.
+        """
+        chunks, steps = len(shape.chunks), shape.micro_batches
+        usual = layers_in_flight(
+            layers=layers,
+            stage=shape.stage,
+            depth=shape.depth,
+            micro_batches=steps,
+            interleave=chunks,
+            schedule=shape.schedule,
+        )
+        if steps == 1 or not overlaps(self.model, shape.folding):
+            return usual
+        return usual + 1.0 if shape.depth == 1 else min(usual + layers / chunks, float(steps * layers))
+
+    def _alone(self, shape: Shape) -> int:
+        """Micro-batches of a step whose all-to-alls nothing hides, where something hides those of others.
+
+        In a pipeline of p stages with v chunks each as many chunks run alone as fill and drain it, v p or a few more
+        forward and backward on the last stage and all its way there: p micro-batches (``get_pp_rank_microbatches`` of
+        Megatron-Core). Without, the first forward and the last backward.
+        """
+        return min(shape.depth, shape.micro_batches) if overlaps(self.model, shape.folding) else 0
+
     def most_layers(self, shape: Shape, group: ReplicaGroup, dp: int) -> int:
         """The largest number of the model's layers with which a stage like ``shape`` fits on the group; 0 for none.
 
@@ -917,11 +946,10 @@ class Pricer:
         """
         chunks = len(shape.chunks)
         footprint = self._footprint(shape, group, dp)
-        flights = alive(shape.stage, shape.depth, shape.micro_batches, chunks, shape.schedule)
         tried = range(chunks, self.model.layers + 1)
 
         def lacks(layers: int) -> bool:
-            return not footprint.fits(layers, layers / chunks * flights)
+            return not footprint.fits(layers, self._in_flight(shape, layers))
 
         # Mostly all of them fit.
         if tried and not lacks(tried[-1]):
@@ -1033,12 +1061,34 @@ class Pricer:
             if mode.hooked:
                 price = behind_hooks(price, one)
             back = price.backward_seconds
-            return replace(
+            price = replace(
                 price,
                 backward_seconds=back + one.added_seconds,
                 weight_seconds=back * self._weight_share(device_type, tp) + one.added_seconds,
             )
-        return self._with_context(price, one, device_type, tp, sequences, mode.recompute)
+        else:
+            price = self._with_context(price, one, device_type, tp, sequences, mode.recompute)
+        return self._beside_another(price, one) if overlaps(self.model, mode.folding) else price
+
+    def _beside_another(self, price: LayerPrice, one: LayerPass) -> LayerPrice:
+        """The layer with its all-to-alls beside all that it computes for another micro-batch.
+
+        A forward of one and a backward of another take no less than their host does.
+        """
+        moved = price.routing_forward + price.routing_backward
+        work = price.forward_seconds + price.backward_seconds + price.recompute_seconds
+        work += price.collective_forward + price.collective_backward
+        work += price.context_forward + price.context_backward
+        _, hidden = self.traffic.exposed(moved, work)
+        floor = 2.0 * one.host_seconds + one.host_more_seconds
+        # Both directions move as much: nothing is recomputed that does.
+        hidden = smaller(hidden, larger(0.0, moved + work - floor))
+        return replace(
+            price,
+            routing_forward=price.routing_forward - hidden / 2,
+            routing_backward=price.routing_backward - hidden / 2,
+            routing_hidden=hidden,
+        )
 
     def _weight_share(self, device_type: DeviceType, tp: int) -> float:
         """The part of a layer's backward for the gradients of weights, by formula; sums of these are in neither."""

@@ -37,7 +37,9 @@ class MicroBatch:
     first_saves_seconds: float = 0.0
     """What the first micro-batch of a step copies less, where that shows."""
     routing_seconds: float = 0.0
-    """All-to-alls of tokens to their experts and back."""
+    """Exposed all-to-alls of tokens to their experts and back."""
+    routing_hidden: float = 0.0
+    """What of them the computation of another micro-batch hides, where one runs beside it."""
     context_seconds: float = 0.0
     """Exposed traffic between replicas that share sequences."""
     weight_seconds: float = 0.0
@@ -125,11 +127,14 @@ class StagePrice:
     """Gradients of weights where they are apart from the backward, [chunk]; else empty."""
     exchange_seconds: float = 0.0
     """What of a step its island exchanges with others."""
+    alone_seconds: float = 0.0
+    """All-to-alls of experts in micro-batches that nothing runs beside, as far as others are hidden."""
 
     @property
     def tail_seconds(self) -> float:
         """What follows the last backward."""
-        return self.sync_seconds + self.optimizer_seconds + self.copy_seconds + self.exchange_seconds
+        after = self.sync_seconds + self.optimizer_seconds + self.copy_seconds + self.exchange_seconds
+        return after + self.alone_seconds
 
 
 def islands_price(

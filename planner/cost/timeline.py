@@ -143,7 +143,7 @@ def _work(
 
 def _tail(price: StagePrice, start: float, critical: bool) -> Iterator[Span]:
     """What follows the last backward of a step."""
-    reduced = start + price.sync_seconds + price.exchange_seconds
+    reduced = start + price.alone_seconds + price.sync_seconds + price.exchange_seconds
     copied = reduced + price.copy_seconds
     parts: tuple[tuple[SpanKind, float, float], ...] = (
         ("sync", start, reduced),

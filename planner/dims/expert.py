@@ -83,6 +83,8 @@ class ExpertParallelism(Dimension):
             yield Fault(("etp",), f"{what}, expected 1, got {etp}")
         elif model.experts.ffn % etp:
             yield Fault(("etp",), f"etp {etp} does not divide the {model.experts.ffn} channels of an expert")
+        if overlaps(model, plan.folding):
+            yield from _overlap_faults(plan)
         ways = plan.folding.ways
         if any(ways % tp for tp in degrees):
             what = f"expected whole replicas to share experts, ep x etp a multiple of tp {degrees[-1]}"
@@ -123,6 +125,28 @@ class ExpertParallelism(Dimension):
             if target.splits_experts and plan.folding.ways % other == 0:
                 changed = replace(plan, ep=plan.folding.ways // other, etp=other)
                 yield Change(f"etp {other}", f"etp {other} instead of {etp}", changed)
+
+
+def overlaps(model: ModelSpec, folding: Folding) -> bool:
+    """True where all-to-alls of experts run beside the computation of another micro-batch."""
+    return model.training.expert_overlap and folding.ways > 1
+
+
+OVERLAP_CHUNKS = 2
+"""Chunks of a stage that a pipeline needs for that, at least: a forward is then independent of the backward next to it
+(``TransformerConfig`` of Megatron-Core)."""
+
+
+def _overlap_faults(plan: Plan) -> Iterator[Fault]:
+    """What Megatron-Core does not run forwards and backwards side by side with."""
+    what = "expert_overlap takes"
+    if plan.pp > 1 and plan.interleave < OVERLAP_CHUNKS:
+        needs = f"{what} pipelines with several chunks of layers on a device"
+        yield Fault(("interleave",), f"{needs}, expected {OVERLAP_CHUNKS} or more, got {plan.interleave}")
+    for number, stage in enumerate(plan.stages):
+        if stage.recompute == "full":
+            path = ("stages", number, "recompute")
+            yield Fault(path, f"{what} recompute none or selective, got full")
 
 
 def _beside_faults(plan: Plan) -> Iterator[Fault]:

@@ -130,7 +130,7 @@ class PredictedRun:
         waiting = step - price.work_seconds - price.tail_seconds
         return {
             "forward": times * micro.forward_seconds,
-            "backward": times * micro.backward_seconds,
+            "backward": times * micro.backward_seconds + price.alone_seconds,
             "gradient sync": price.sync_seconds + max(0.0, price.work_seconds - times * once),
             "optimizer": price.optimizer_seconds + price.copy_seconds,
             "sends and waiting": waiting if waiting > 1e-9 * step else 0.0,  # else rounding

@@ -88,7 +88,7 @@ _TEXTS = frozenset(
 _TRUTH = {"yes": True, "no": False, "true": True, "false": False}
 _SWITCHES = frozenset(
     {
-        *("gated_mlp", "tied_embeddings", "dropout", "lora_dropout", "lora_keeps_inputs"),
+        *("gated_mlp", "tied_embeddings", "dropout", "expert_overlap", "lora_dropout", "lora_keeps_inputs"),
         *("sequence_parallel", "fits"),
     }
 )
@@ -183,6 +183,8 @@ class MeasuredRow(Frozen):
     """What CUDA graphs launch: none, layers (their kernels) or step (all of it)."""
     token_dispatcher: TokenDispatcher = "alltoall"
     """How tokens travel to experts on other devices: alltoall, deepep or hybridep (once to a device and to a node)."""
+    expert_overlap: bool = False
+    """yes when they travel beside the computation of another micro-batch."""
     dropout: bool | None = None
     """yes when the layers keep dropout masks; yes without gated MLP when absent."""
     document_tokens: SequenceLength | None = None

@@ -587,12 +587,17 @@ def _trained_problems(document: Document, model: ModelSpec) -> list[Problem]:
 
 
 def _dispatcher_problems(document: Document, model: ModelSpec) -> list[Problem]:
-    """A way for tokens to travel to experts that no layer has."""
-    dispatcher = model.training.token_dispatcher
-    if dispatcher == "alltoall" or any(kind.experts for kind in model.kinds):
+    """Ways for tokens to travel to experts that no layer has."""
+    if any(kind.experts for kind in model.kinds):
         return []
-    what = f"no layer has experts, expected alltoall, got {dispatcher}"
-    return [document.problem(("training", "token_dispatcher"), what, "remove it")]
+    problems, dispatcher = [], model.training.token_dispatcher
+    if dispatcher != "alltoall":
+        what = f"no layer has experts, expected alltoall, got {dispatcher}"
+        problems.append(document.problem(("training", "token_dispatcher"), what, "remove it"))
+    if model.training.expert_overlap:
+        what = "no layer has experts, expected false, got true"
+        problems.append(document.problem(("training", "expert_overlap"), what, "remove it"))
+    return problems
 
 
 def _head_problems(document: Document) -> list[Problem]:

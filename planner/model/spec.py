@@ -258,6 +258,8 @@ class TrainingSpec(Frozen):
     token_dispatcher: TokenDispatcher = "alltoall"
     """How tokens travel to experts on other devices: alltoall, once for each; deepep or hybridep, once to each device
     that has some of them, and once over the network to each node."""
+    expert_overlap: bool = False
+    """All-to-alls of experts run beside the computation of another micro-batch (``combined_1f1b`` of Megatron-Core)."""
     dropout: bool | None = None
     """Dropout in attention and layers; absent, models without gated MLP have it."""
     mtp_layers: MtpLayers = 0

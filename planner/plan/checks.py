@@ -162,6 +162,8 @@ def _layer_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
     ):
         if unusual:
             yield Fault(path, f"hetplan trains no {unusual} with {row.name} yet, expected none")
+    if model.training.expert_overlap and row.overlaps_experts:
+        yield from _overlap_faults(row, model)
     if model.beside and not row.beside:
         yield Fault(path, f"hetplan trains no matrices beside the layers with {row.name} yet, expected none")
     if model.tower is not None and not row.towers:
@@ -202,6 +204,17 @@ def _unusual(row: Capabilities, model: ModelSpec) -> str:
         "experts of another width": model.expert_width != model.hidden and not row.latent_experts,
     }
     return next((name for name, there in reasons.items() if there), "")
+
+
+def _overlap_faults(row: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+    """Models whose all-to-alls Megatron-Core runs beside no other computation."""
+    reasons = {
+        f"in {model.training.precision}": model.training.precision in ("fp32", "tf32"),
+        f"with mtp_layers {model.training.mtp_layers}": model.training.mtp_layers > 1,
+        "beside layers of other kinds": model.stacked,
+    }
+    for what in (name for name, there in reasons.items() if there):
+        yield Fault(("target",), f"{row.name} overlaps no experts {what}, expected expert_overlap false")
 
 
 def _unstacked(row: Capabilities, model: ModelSpec) -> str:
@@ -267,6 +280,8 @@ def _choices(
     yield "with norms", training.norms, row.norms, ()
     yield "with cuda_graphs", training.cuda_graphs, row.cuda_graphs, row.unemitted_cuda_graphs
     yield "with token_dispatcher", training.token_dispatcher, row.token_dispatchers, ()
+    if training.expert_overlap:
+        yield "with expert_overlap", "true", ("true",) if row.overlaps_experts else ("false",), ()
 
 
 def _hosts(plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:

@@ -364,10 +364,12 @@ def _moments(training: TrainingSpec) -> str:
 
 
 def _kernels(training: TrainingSpec) -> str:
-    """``, unfused norms, tokens to experts by deepep``; empty for the usual ones."""
+    """``, unfused norms, tokens to experts by deepep beside computation``; empty for the usual ones."""
     text = "" if training.norms == "fused" else f", {training.norms} norms"
     dispatcher = training.token_dispatcher
-    return text + ("" if dispatcher == "alltoall" else f", tokens to experts by {dispatcher}")
+    ways = "" if dispatcher == "alltoall" else f" by {dispatcher}"
+    ways += " beside computation" if training.expert_overlap else ""
+    return text + (f", tokens to experts{ways}" if ways else "")
 
 
 def _dealt(training: TrainingSpec) -> str:

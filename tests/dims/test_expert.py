@@ -434,6 +434,113 @@ def test_what_deepep_needs_of_nodes_and_networks(
     assert [warning[: len(start)] for warning, start in zip(about, said, strict=True)] == said
 
 
+WIDE = mixture(hidden=4096, experts={**EXPERTS, "ffn": 4096}).trained_with(sequence_length=2048)
+"""Whose devices are busier than their hosts."""
+OVERLAPPING = mixture(expert_overlap=True)
+ROW = (group("a", "A100", count=4, share=4, steps=4),)
+
+
+def piped(interleave: int = 2, **changes: Any) -> Plan:
+    """Two stages of four replicas each, which divide the experts."""
+    return plan("megatron", 1, [2, 2], [ROW, ROW], **{"ep": 4, "interleave": interleave, **changes})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "spec", "what"),
+    [
+        (piped(), OVERLAPPING, []),
+        (piped(recompute="selective"), OVERLAPPING, []),
+        (piped(1, ep=1), OVERLAPPING, []),
+        (
+            piped(1),
+            OVERLAPPING,
+            [
+                "expert_overlap takes pipelines with several chunks of layers on a device, "
+                "expected 2 or more, got 1"
+            ],
+        ),
+        (
+            piped(recompute="full"),
+            OVERLAPPING,
+            ["expert_overlap takes recompute none or selective, got full"] * 2,
+        ),
+        (piped(1, recompute="full"), mixture(), []),
+        (
+            spread(ep=8),
+            OVERLAPPING.trained_with(precision="fp32"),
+            ["megatron overlaps no experts in fp32, expected expert_overlap false"],
+        ),
+        (
+            spread(ep=8, target="torch"),
+            OVERLAPPING,
+            ["torch does not train with expert_overlap true, it can: false"],
+        ),
+    ],
+)
+def test_plans_whose_all_to_alls_run_beside_computation(
+    chosen: Plan, spec: ModelSpec, what: list[str]
+) -> None:
+    """Megatron's, of several chunks a stage in a pipeline, whose layers are not recomputed whole."""
+    assert [fault.what for fault in faults(chosen, CLUSTER, spec)] == what
+
+
+@pytest.mark.parametrize("steps", [1, 2, 8])
+def test_all_to_alls_beside_another_micro_batch(steps: int) -> None:
+    """All but those of the first forward and the last backward, by as much as traffic hides under computation."""
+    replicas = (group("a", "A100", count=8, share=steps, steps=steps),)
+    chosen = plan("megatron", 1, [4], [replicas], ep=8)
+    spec = WIDE.trained_with(global_batch=8 * steps)
+    shown, hidden = (Estimator(CLUSTER, spec.trained_with(expert_overlap=on)) for on in (False, True))
+    plain, beside = (each.price(chosen).stages[0].micro_batches[0] for each in (shown, hidden))
+    overlap = hidden.pricer("megatron").framework.overlap
+    work = plain.seconds - plain.routing_seconds
+    assert beside.routing_hidden == pytest.approx(overlap * min(plain.routing_seconds, work), rel=0.05)
+    before, after = shown.estimate(chosen), hidden.estimate(chosen)
+    saved = (steps - 1) * beside.routing_hidden
+    assert before.step_seconds - after.step_seconds == pytest.approx(saved, rel=1e-6, abs=1e-12)
+    lost = before.breakdown.expert_parallel_seconds - after.breakdown.expert_parallel_seconds
+    assert lost == pytest.approx(saved, rel=1e-6, abs=1e-12)
+
+
+def test_a_pipeline_hides_all_to_alls_once_it_is_full() -> None:
+    """As many micro-batches as stages run alone."""
+    for count in (2, 16):
+        few = tuple(replace(each, local_batch=count, accumulation_steps=count) for each in ROW)
+        chosen = plan("megatron", 1, [2, 2], [few, few], ep=4, interleave=2)
+        spec = WIDE.trained_with(global_batch=4 * count, expert_overlap=True)
+        for stage in Estimator(CLUSTER, spec).price(chosen).stages:
+            assert stage.alone_seconds > 0
+            assert stage.alone_seconds == pytest.approx(2 * stage.micro_batches[0].routing_hidden)
+
+
+def test_a_host_is_no_faster_beside_another_micro_batch() -> None:
+    """A forward and a backward side by side take what launching both does."""
+    for spec, waits in ((mixture(), True), (WIDE, False)):
+        shown, hidden = (
+            Estimator(CLUSTER, spec.trained_with(expert_overlap=on))
+            .price(spread(ep=8))
+            .stages[0]
+            .micro_batches[0]
+            for on in (False, True)
+        )
+        assert (hidden.routing_hidden < 1e-3 * shown.routing_seconds) is waits
+        assert hidden.seconds == pytest.approx(shown.seconds - hidden.routing_hidden)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "more"),
+    [(piped(), 1), (piped(1, ep=1), 0), (spread(ep=8), 1), (spread(dp=16, ep=8), 0)],
+)
+def test_chunks_that_wait_beside_another_micro_batch_are_kept(chosen: Plan, more: int) -> None:
+    """One chunk of a pipeline more, a layer of one stage alone, nothing with one micro-batch or whole experts."""
+    pricers = [Estimator(CLUSTER, spec).pricer("megatron") for spec in (mixture(), OVERLAPPING)]
+    shape, first = shapes_of(chosen)[0], chosen.stages[0].replicas[0]
+    plain, beside = (pricer.memory(shape, first, 8.0).activations_bytes for pricer in pricers)
+    each = pricers[0].footprint(shape, first, 8.0, first.micro_batch).activation_bytes()
+    # The embedding and its masks wait with the layers.
+    assert beside - plain == pytest.approx(more * each, rel=0.03)
+
+
 def test_measured_all_to_alls_win() -> None:
     """In a node and over nodes, where all devices that share an expert use the cards; more members never take less."""
     topology = Topology(CLUSTER)

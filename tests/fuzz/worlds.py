@@ -260,7 +260,8 @@ def _experts(rng: random.Random, model: Yaml) -> Yaml:
 
 
 def _software(rng: random.Random, model: Yaml) -> Yaml:
-    """Adapters of one model in six, unfused norms of as many, and other ways to experts of half of those with some."""
+    """Adapters of one model in six, unfused norms of as many, and other ways to experts of half of those with some, now
+    and then beside computation."""
     found: Yaml = {}
     if rng.random() < 1 / 6:
         drop, keep = rng.random() < 0.5, rng.random() < 0.3
@@ -269,6 +270,7 @@ def _software(rng: random.Random, model: Yaml) -> Yaml:
         found["norms"] = "unfused"
     elif "experts" in model and rng.random() < 0.5:
         found["token_dispatcher"] = rng.choice(("deepep", "hybridep"))
+        found["expert_overlap"] = rng.random() < 0.5
     return found
 
 

@@ -101,6 +101,12 @@ def test_a_batch_in_tokens_that_does_not_divide(tmp_path: Path) -> None:
             "no layer has experts, expected alltoall, got deepep",
         ),
         (
+            ("global_batch: 64\n", "global_batch: 64\n  expert_overlap: true\n"),
+            9,
+            "training.expert_overlap",
+            "no layer has experts, expected false, got true",
+        ),
+        (
             ("global_batch: 64\n", ""),
             6,
             "training.global_batch",

@@ -795,6 +795,19 @@ def test_experts(seed: int, target: str | None) -> None:
     check(dropless(with_experts(seed)), replace(limits(seed, "torch"), ep=(2, 3, 4, 8)), QUICK)
 
 
+def overlapping(problem: Problem) -> Problem:
+    """The same with all-to-alls beside the computation of other micro-batches."""
+    spec, model, calibration = problem
+    return spec, model.trained_with(expert_overlap=True), calibration
+
+
+@given(SEEDS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_experts_beside_computation(seed: int) -> None:
+    """Pipelines have several chunks a stage then, and no layers that are recomputed whole."""
+    check(overlapping(with_experts(seed)), replace(limits(seed, "megatron"), ep=(2, 4, 8)), QUICK)
+
+
 def test_experts_that_deepspeed_divides() -> None:
     """In plans of one stage alone, whose bound has the experts of a device and not all of them."""
     found, _ = check(dropless(with_experts(129)), replace(limits(129, "deepspeed"), ep=(2, 4)))

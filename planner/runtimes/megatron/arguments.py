@@ -12,6 +12,7 @@ from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology
 from planner.cost.shape import chunk_spans
 from planner.cost.tensor import has_user_buffers, hidden_by
+from planner.dims.expert import overlaps
 from planner.dims.sharding import gradients_of, master_weights_of
 from planner.job.files import rendered
 from planner.job.job import Job
@@ -275,7 +276,7 @@ def arguments(job: Job) -> Sections:
         "parallel": [
             *_parallel(plan, model, job.stages_first),
             *(["--tp-comm-overlap"] if _overlaps_collectives(job) else []),
-            *(_expert_parallel(plan) if model.experts else []),
+            *(_expert_parallel(plan, model) if model.experts else []),
         ],
         "batch": _batch(plan, model),
         "recompute": _recompute(plan, model),
@@ -339,10 +340,10 @@ def _overlaps_collectives(job: Job) -> bool:
     return "all" in found and all(each.reaches_memory for each in devices)
 
 
-def _expert_parallel(plan: Plan) -> list[str]:
+def _expert_parallel(plan: Plan, model: ModelSpec) -> list[str]:
     """Unasked, Megatron divides experts as tensor parallelism divides everything else."""
-    words = ["--expert-model-parallel-size", str(plan.ep)]
-    return [*words, "--expert-tensor-parallel-size", str(plan.etp)]
+    words = ["--expert-model-parallel-size", str(plan.ep), "--expert-tensor-parallel-size", str(plan.etp)]
+    return [*words, "--overlap-moe-expert-parallel-comm"] if overlaps(model, plan.folding) else words
 
 
 def _offload(plan: Plan) -> list[str]:

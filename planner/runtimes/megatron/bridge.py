@@ -16,7 +16,7 @@ from planner.plan.values import Plan
 from planner.runtimes.interface import Checkout
 from planner.runtimes.megatron.arguments import arguments, differences, layout, read_words
 from planner.runtimes.megatron.capabilities import CAPABILITIES
-from planner.runtimes.megatron.runtime import KERNELS, Megatron, started
+from planner.runtimes.megatron.runtime import Megatron, queues, started
 
 RECIPE = "vanilla_gpt_pretrain_config"
 """Megatron's defaults, which the overrides make the model of the plan."""
@@ -63,6 +63,7 @@ UNLESS: dict[str, object] = {
         (
             "model.sequence_parallel",
             "model.tp_comm_overlap",
+            "model.overlap_moe_expert_parallel_comm",
             "ddp.overlap_grad_reduce",
             "ddp.overlap_param_gather",
         ),
@@ -175,7 +176,7 @@ class Bridge(Megatron):
         lines = [word(*each) for each in overrides(job).items()]
         values = {"model": job.model, "differences": tuple(differences(job.model))}
         script = rendered("runtimes/megatron/overrides.sh.j2", lines=lines, recipe=RECIPE, **values)
-        prologue = f'  : "${{BRIDGE_PATH:?set BRIDGE_PATH to a checkout of Megatron Bridge}}"\n{KERNELS}'
+        prologue = f'  : "${{BRIDGE_PATH:?set BRIDGE_PATH to a checkout of Megatron Bridge}}"\n{queues(job)}'
         entry = '"$BRIDGE_PATH/scripts/training/run_recipe.py"'
         network = "dist.nccl_communicator_config_path="
         return (EmittedFile("args.sh", script), *started(job, prologue, entry, '"${OVERRIDES[@]}"', network))

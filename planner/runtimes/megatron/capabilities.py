@@ -51,6 +51,7 @@ CAPABILITIES = Capabilities(
     unemitted_cuda_graphs=("layers", "step"),
     # ``MoEFlexTokenDispatcher`` of Megatron-Core.
     token_dispatchers=("alltoall", "deepep", "hybridep"),
+    overlaps_experts=True,
     # TransformerEngine's reads for maximum and sum, writes the gradient in place, scales it by what comes from behind.
     fused_loss=(3.0, 2.0),
     loss_in_steps=("megatron-2021", "torch", "torch-2023"),

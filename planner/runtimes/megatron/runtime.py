@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from planner.cluster.spec import ClusterSpec
+from planner.dims.expert import overlaps
 from planner.errors import EmitError
 from planner.job.files import EmittedFile, launch_files, node_file, number_format
 from planner.job.job import Job, JobNetwork
@@ -123,10 +124,19 @@ PROLOGUE = """\
 SOURCED = """\
   # shellcheck disable=SC1091
   source ./args.sh"""
-KERNELS = """\
-  # Megatron orders the kernels of tensor parallelism by this before Blackwell.
-  export CUDA_DEVICE_MAX_CONNECTIONS=1
-"""
+
+
+def queues(job: Job) -> str:
+    """How many queues of kernels a device has.
+
+    One, by which Megatron orders the kernels of tensor parallelism; many where all-to-alls run beside computation, as
+    in the recipes of Megatron Bridge.
+    """
+    if overlaps(job.model, job.plan.folding):
+        what, number = "All-to-alls of experts run beside computation, each in a queue of kernels.", 32
+    else:
+        what, number = "Megatron orders the kernels of tensor parallelism by this before Blackwell.", 1
+    return f"  # {what}\n  export CUDA_DEVICE_MAX_CONNECTIONS={number}\n"
 
 
 def started(job: Job, prologue: str, entry: str, words: str, network: str) -> tuple[EmittedFile, ...]:
@@ -188,7 +198,7 @@ class Megatron(Runtime):
         name = STACK_ENTRY if job.model.stacked else ENTRY[job.model.kind]
         entry = f'"$MEGATRON_PATH/{name}"'
         words, network = '"${MEGATRON_ARGS[@]}"', "--nccl-communicator-config-path "
-        return (script, *started(job, f"{PROLOGUE}{KERNELS}", entry, words, network))
+        return (script, *started(job, f"{PROLOGUE}{queues(job)}", entry, words, network))
 
     def notes(self, job: Job) -> Mapping[str, object]:
         """Where Megatron differs from the model file, and whether its groups have their own networks."""

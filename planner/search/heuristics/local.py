@@ -73,7 +73,7 @@ class Layering:
         """What the stages of so deep a pipeline may be."""
         key = family, depth
         if key not in self._stages:
-            choice = Choice(family=family, depth=depth, interleave=1)
+            choice = Choice.plainest(family, depth, self.partition.estimator.model)
             self._stages[key] = StageOptions(choice, self.partition.estimator, self.limits)
         return self._stages[key]
 

@@ -392,9 +392,8 @@ def _rank(family: Family, partition: NetworkPartition, limits: Limits, wanted: W
         if room >= layers * (1 - 1e-9):
             tail = layers / depth * max(speed.tail_seconds for speed in speeds if counts[speed.device_type])
             seconds = uniform_seconds(layers / rate, depth, family.micro_batches) + tail
-            yield _Ranked(
-                seconds=seconds, choice=Choice(family=family, depth=depth, interleave=1), partition=partition
-            )
+            choice = Choice.plainest(family, depth, partition.estimator.model)
+            yield _Ranked(seconds=seconds, choice=choice, partition=partition)
 
 
 def _sample(speeds: Iterable[Speed], possible: Sequence[int]) -> set[int]:
@@ -513,7 +512,7 @@ class FirstPlans:
             depth = self._shallowest(partition, family)
             if depth:
                 planned += 1
-                choice = Choice(family=family, depth=depth, interleave=1)
+                choice = Choice.plainest(family, depth, self.explorer.estimator.model)
                 if self._plan(choice, partition) < inf or planned == THRIFTY_PLANS:
                     return
 
@@ -645,7 +644,7 @@ class FirstPlans:
         possible = partition.depths(family, self.explorer.limits)
         known = self.explorer.incumbent
         choices = [
-            Choice(family=family, depth=depth, interleave=1)
+            Choice.plainest(family, depth, partition.estimator.model)
             for depth in sorted(_sample(partition.bounds.rates.speeds(family), possible), reverse=True)
         ]
         best: Choice | None = None

@@ -18,7 +18,7 @@ from planner.cost.schedules import is_v_shaped
 from planner.cost.shape import Shape
 from planner.dims.context import contexts
 from planner.dims.dimension import allowed
-from planner.dims.expert import divides_at, foldings, holds_experts
+from planner.dims.expert import OVERLAP_CHUNKS, divides_at, foldings, holds_experts, overlaps
 from planner.dims.offloading import offloads
 from planner.dims.pipeline import divided_orders, interleavings
 from planner.dims.recompute import recomputes_of as dims_recompute
@@ -97,6 +97,10 @@ class Family(NamedTuple):
         lacking = self.batch * self.micro_batches - model.training.global_batch
         return lacking // self.micro_batch if lacking and self.micro_batch else 0
 
+    def least_chunks(self, depth: int, model: ModelSpec) -> int:
+        """Chunks of layers that each of so many stages has at least."""
+        return OVERLAP_CHUNKS if depth > 1 and overlaps(model, self.folding) else 1
+
     def shape(
         self,
         layers: Sequence[int],
@@ -128,6 +132,11 @@ class Choice:
     depth: int
     interleave: int
     schedule: Schedule = "1f1b"
+
+    @classmethod
+    def plainest(cls, family: Family, depth: int, model: ModelSpec) -> Choice:
+        """1F1B with as few chunks a stage as there may be."""
+        return cls(family=family, depth=depth, interleave=family.least_chunks(depth, model))
 
     @property
     def plain(self) -> bool:
@@ -250,6 +259,7 @@ def families(
                 places, foldings(row, model, tp, dp, limits.ep, limits.etp)
             )
             if (folding == WHOLE_EXPERTS or divides_at(row, zero, offload))
+            and not (recompute == "full" and overlaps(model, folding))
             and (not (holds and tp and dp) or holds(zero, offload, tp, dp, folding))
         )
 
@@ -358,7 +368,8 @@ def orders_of(family: Family, depth: int, model: ModelSpec, limits: Limits) -> I
         yield 1, "1f1b"
         return
     for chunks in interleavings(row, depth, steps, model):
-        yield chunks, "1f1b"
+        if chunks >= family.least_chunks(depth, model):
+            yield chunks, "1f1b"
     recomputes = limits.recompute or row.recomputes if family.recompute is None else (family.recompute,)
     if "none" in recomputes and not family.offload.anything:
         yield from divided_orders(row, depth, steps, family.zero, model)
@@ -396,8 +407,14 @@ def depths(
         (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
     )
     if family.zero in zeros_at(row, 2) and not stays_whole(family, model):
-        possible_depths += tuple(range(2, most + 1))
+        possible_depths += tuple(depth for depth in range(2, most + 1) if has_chunks(family, depth, model))
     return allowed(possible_depths, limits.pp)
+
+
+def has_chunks(family: Family, depth: int, model: ModelSpec) -> bool:
+    """True where so many stages can have as many chunks of layers as they need."""
+    least = family.least_chunks(depth, model)
+    return least == 1 or least in interleavings(TARGETS[family.target], depth, family.micro_batches, model)
 
 
 def batch_per_replica(row: Capabilities, model: ModelSpec, tp: int) -> bool:

@@ -135,6 +135,7 @@ SWITCHES = frozenset(
         "--optimizer-cpu-offload",
         "--overlap-cpu-optimizer-d2h-h2d",
         "--overlap-grad-reduce",
+        "--overlap-moe-expert-parallel-comm",
         "--overlap-param-gather",
         "--qk-layernorm",
         "--sequence-parallel",
@@ -157,7 +158,7 @@ def check_arguments(args: Sequence[str], world_size: int) -> None:
     _check_shape(given)
     chunks = _check_layout(given)
     _check_batch(given, dp, chunks)
-    _check_experts(given, dp)
+    _check_experts(given, dp, chunks)
     _check_switches(given)
     _check_recompute(given)
 
@@ -307,7 +308,7 @@ def _check_batch(given: Mapping[str, str], dp: int, chunks: int) -> None:
         _divides(pp, steps, "interleaving needs a multiple of pp micro-batches")
 
 
-def _check_experts(given: Mapping[str, str], dp: int) -> None:
+def _check_experts(given: Mapping[str, str], dp: int, chunks: int) -> None:
     """Experts divide over groups of whole devices, and the second order of ranks needs as many replicas of them."""
     ep, tp = (
         _number(given, "--expert-model-parallel-size", 1),
@@ -334,6 +335,23 @@ def _check_experts(given: Mapping[str, str], dp: int) -> None:
         raise EmitError("--moe-shared-expert-intermediate-size needs --disable-bias-linear")
     if tp > 1 and "--sequence-parallel" not in given:
         raise EmitError("--num-experts with tp of at least 2 needs --sequence-parallel")
+    if "--overlap-moe-expert-parallel-comm" in given:
+        _check_overlap(given, ep, not pipeline or chunks > 1)
+
+
+def _check_overlap(given: Mapping[str, str], ep: int, independent: bool) -> None:
+    """Forwards and backwards that are independent of each other, and layers that are not recomputed whole."""
+    name = "--overlap-moe-expert-parallel-comm"
+    if ep == 1:
+        raise EmitError(f"{name} needs ep of at least 2")
+    if not independent:
+        raise EmitError(f"{name} needs several chunks of layers on a device")
+    if given.get("--recompute-granularity") == "full":
+        raise EmitError(f"{name} goes without --recompute-granularity full")
+    if not {"--bf16", "--fp16"} & {*given}:
+        raise EmitError(f"{name} needs --bf16 or --fp16")
+    if int(given.get("--mtp-num-layers", 0)) > 1:
+        raise EmitError(f"{name} goes with one --mtp-num-layers at most")
 
 
 def _check_switches(given: Mapping[str, str]) -> None:

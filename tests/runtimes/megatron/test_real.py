@@ -127,6 +127,11 @@ BY_HAND = [
     made(pipeline([5, 3], dp=4, ep=2, etp=2), MIXTRAL),
     made(pipeline([3, 3, 2], dp=2, recompute="full"), {**MIXTRAL, "window": 8, "window_layers": 3}),
     made(pipeline([5, 3], dp=8, ep=8), GPT_OSS),
+    made(pipeline([8], dp=8, ep=4), {**MIXTRAL, "expert_overlap": True}),
+    made(
+        pipeline([5, 3], dp=4, tp=2, ep=4, interleave=2, sequence_parallel=True, recompute="selective"),
+        {**MIXTRAL, "expert_overlap": True, "token_dispatcher": "deepep"},
+    ),
     made(pipeline([8], dp=4, ep=4), {**LLAMA, "kv_heads": 4, "latent": LATENT, "experts": SHARED}),
     made(pipeline([5, 3], dp=4, ep=4), {**MIXTRAL, "dense_layers": 2}),
     made(pipeline([5, 4], dp=2, ep=2, interleave=2), {**MIXTRAL, "dense_layers": 1}),

@@ -428,6 +428,13 @@ def test_experts_in_megatrons_words() -> None:
         alone = {file.path: file.text for file in emit(pipeline([5, 3], dp=4), CLUSTER, sent)}
         assert "--moe-token-dispatcher-type alltoall" in alone["args.sh"]
         assert "github.com/deepseek-ai/DeepEP" not in alone["README.md"]
+    beside, flag = spec.trained_with(expert_overlap=True), "--overlap-moe-expert-parallel-comm"
+    for ep in (1, 4):
+        chosen = pipeline([5, 3], dp=4, ep=ep, interleave=2)
+        files = {file.path: file.text for file in emit(chosen, CLUSTER, beside)}
+        assert (flag in files["args.sh"]) is (ep > 1)
+        queues = f"export CUDA_DEVICE_MAX_CONNECTIONS={32 if ep > 1 else 1}\n"
+        assert any(queues in text for text in files.values())
     shared = words_of(pipeline([5, 3], dp=4, tp=2, ep=4, etp=2, sequence_parallel=True), spec)
     assert shared["parallel"][-1] == "2"
     dense = words_of(pipeline([5, 3]), model(8, layers=8))
