@@ -34,18 +34,14 @@ class _Pods:
     has_rdma: bool
     resource: str
     """What Kubernetes calls one of their devices."""
+    products: tuple[str, ...]
+    """Product labels that these nodes have and no others; none where they have to be named."""
 
     @property
     def start(self) -> str:
         """What a pod runs in its shell."""
         place = f'hosts=({" ".join(self.hosts)}); export HETPLAN_AS="${{hosts[{self.index}]}}"'
         return f'{place}; exec ./launch.sh "$@"'
-
-    @property
-    def products(self) -> tuple[str, ...]:
-        """Product labels of the nodes, where they have one device type and the catalogue knows it."""
-        types = set(self.pool.devices)
-        return product_labels(next(iter(types))) if len(types) == 1 else ()
 
 
 def _kubernetes_files(job: Job) -> tuple[EmittedFile, ...]:
@@ -100,7 +96,23 @@ def _pods(job: Job, name: str, pool: PoolSpec, hosts: tuple[str, ...], index: st
     has_rdma = any(job.cluster.fabrics[nic.fabric].kind in RDMA for nic in pool.nics)
     library = job.cluster.gpus[pool.devices[0]].library
     resource = "amd.com/gpu" if library == "RCCL" else "nvidia.com/gpu"
-    return _Pods(name=name, pool=pool, hosts=hosts, index=index, has_rdma=has_rdma, resource=resource)
+    return _Pods(
+        name=name,
+        pool=pool,
+        hosts=hosts,
+        index=index,
+        has_rdma=has_rdma,
+        resource=resource,
+        products=_products(job, pool),
+    )
+
+
+def _products(job: Job, pool: PoolSpec) -> tuple[str, ...]:
+    """Product labels of a pool's nodes; none where the catalogue has none, or nodes of another pool have one too."""
+    types = set(pool.devices)
+    labels = product_labels(next(iter(types))) if len(types) == 1 else ()
+    others = {gpu for other in job.cluster.pools if other.name != pool.name for gpu in other.devices}
+    return () if any(set(labels) & set(product_labels(gpu)) for gpu in others) else labels
 
 
 def _job_names(job: Job) -> list[str]:

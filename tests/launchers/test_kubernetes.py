@@ -257,7 +257,25 @@ def test_nodes_without_a_known_product_are_named(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "kubernetes", chosen, where)
     found = resource(folder, "pytorchjob.yaml", PYTORCHJOB)["spec"]["pytorchReplicaSpecs"]["Master"]
     assert selected(found["template"]["spec"]) == ("kubernetes.io/hostname", ["a-0"])
-    assert "# EDIT: no product label is known" in (folder / "pytorchjob.yaml").read_text()
+    assert "# EDIT: no product label tells these nodes" in (folder / "pytorchjob.yaml").read_text()
+
+
+def test_nodes_of_two_pools_with_one_product_are_named(tmp_path: Path) -> None:
+    """A label would give pods of one pool nodes of the other, with its network and number of devices."""
+    cards = {
+        "a": nic("ib", "ib0", "mlx5_0"),
+        "b": nic("roce", "eth0", "mlx5_0"),
+        "c": nic("ib", "ib0", "mlx5_0"),
+    }
+    types = {"a": "A100-SXM-80GB", "b": "A100-SXM-80GB", "c": "T4"}
+    where = cluster(*(pool(name, (types[name],), 2, (cards[name],)) for name in "abc"))
+    chosen = plan("deepspeed", 0, [8], [(group("b", types["b"], count=2), group("c", "T4", count=2))])
+    folder = folder_of(tmp_path, "kubernetes", chosen, where)
+    jobs = resource(folder, "jobset.yaml", JOBSET)["spec"]["replicatedJobs"]
+    assert [selected(job["template"]["spec"]["template"]["spec"]) for job in jobs] == [
+        ("kubernetes.io/hostname", ["b-0", "b-1"]),
+        ("nvidia.com/gpu.product", ["Tesla-T4", "NVIDIA-T4"]),
+    ]
 
 
 def test_names_of_pools_stay_apart(tmp_path: Path) -> None:
