@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.capabilities import TokenDispatcher
 from planner.cluster.multi_node import widened
-from planner.cluster.topology import Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.shape import chunk_spans
 from planner.cost.tensor import has_user_buffers, hidden_by
 from planner.dims.expert import overlaps
@@ -35,6 +35,8 @@ SYMBOLS = {"attention": "*", "state": "M", "dense": "-", "experts": "E", "none":
 
 CONVOLVED = 4
 """Tokens that the convolution of Megatron's layers of Mamba 2 sees."""
+MULTICAST_FROM = 9.0
+"""Compute capability; TransformerEngine's ``initialize_ub`` refuses devices without it unless told."""
 CHUNK = {"mamba2": 128, "delta": 64}
 """Tokens that they work on at once."""
 
@@ -333,11 +335,24 @@ def _overlaps_collectives(job: Job) -> bool:
     if not plan.sequence_parallel or plan.stages[0].replicas[0].tp == 1:
         return False
     kernels = CAPABILITIES.kernels_of(model.training.kernels, model.training.attention)
-    topology = Topology(widened(job.cluster, widths(plan, job.cluster)))
-    used = {(group.pool, group.gpu) for stage in plan.stages for group in stage.replicas}
-    devices = [topology.device_type(*each) for each in used]
+    devices = _devices(job)
     found = [hidden_by(CAPABILITIES, kernels, each, has_user_buffers(model)) for each in devices]
     return "all" in found and all(each.reaches_memory for each in devices)
+
+
+def _devices(job: Job) -> list[DeviceType]:
+    """Each type of device of each used pool."""
+    topology = Topology(widened(job.cluster, widths(job.plan, job.cluster)))
+    used = {(group.pool, group.gpu) for stage in job.plan.stages for group in stage.replicas}
+    return [topology.device_type(*each) for each in sorted(used)]
+
+
+def without_multicast(job: Job) -> tuple[str, ...]:
+    """Pools in which user buffers have to do without CUDA's multicast, which began with Hopper."""
+    if not _overlaps_collectives(job):
+        return ()
+    older = (each for each in _devices(job) if (each.compute_capability or 0) < MULTICAST_FROM)
+    return tuple(dict.fromkeys(each.pool for each in older))
 
 
 def _expert_parallel(plan: Plan, model: ModelSpec) -> list[str]:

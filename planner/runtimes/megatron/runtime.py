@@ -20,6 +20,7 @@ from planner.runtimes.megatron.arguments import (
     differences,
     dispatcher_of,
     layout,
+    without_multicast,
 )
 from planner.runtimes.megatron.capabilities import CAPABILITIES
 from planner.runtimes.megatron.log import MegatronLines
@@ -139,6 +140,17 @@ def queues(job: Job) -> str:
     return f"  # {what}\n  export CUDA_DEVICE_MAX_CONNECTIONS={number}\n"
 
 
+def _copied_by_memory(job: Job) -> str:
+    """Shell lines for the nodes whose devices have no multicast for user buffers."""
+    pools = without_multicast(job)
+    if not pools:
+        return ""
+    return (
+        "  # For --tp-comm-overlap TransformerEngine takes CUDA's multicast, which these pools' devices do not have.\n"
+        f'  case "$pool" in {"|".join(pools)}) export UB_SKIPMC=1 ;; esac\n'
+    )
+
+
 def started(job: Job, prologue: str, entry: str, words: str, network: str) -> tuple[EmittedFile, ...]:
     """The start of a script with words of ``args.sh``, and each process group's network; ``network`` names its file."""
     networks = group_networks(job.ranks, job.network, job.plan.folding.ways, job.plan.cp)
@@ -147,7 +159,7 @@ def started(job: Job, prologue: str, entry: str, words: str, network: str) -> tu
     if networks:
         command = f"start_megatron.py {command}"
     tf32 = number_format(job.model.training.precision)
-    before = f"{prologue}{tf32}{tf32 and chr(10)}{SOURCED}"
+    before = f"{prologue}{_copied_by_memory(job)}{tf32}{tf32 and chr(10)}{SOURCED}"
     return (
         *launch_files(job, command, before, network_per_group=bool(networks)),
         *(EmittedFile(f"nccl/{pool}.yaml", text) for pool, text in networks.items()),

@@ -18,6 +18,7 @@ from planner.plan.placement import agents, ranks
 from planner.plan.values import Offload, Plan, Stage
 from planner.runtimes.megatron.arguments import arguments, differences, layout, model_words
 from planner.runtimes.megatron.numerics import unsaid
+from planner.runtimes.megatron.runtime import RUNTIME
 from tests.worlds import GPUS, cluster, group, model, plan, pool
 
 CLUSTER = cluster(pool("a", ("A100",) * 8, 4))
@@ -58,6 +59,23 @@ def test_user_buffers(changes: dict[str, Any], capability: float, shared: bool, 
     assert (pricer.hides(pricer.topology.device_type("a", "A100")) == "all") is expected
     whole = Job(plan=replace(chosen, sequence_parallel=False), cluster=where, model=spec, ranks=())
     assert "--tp-comm-overlap" not in arguments(whole)["parallel"]
+
+
+def test_user_buffers_beside_older_devices() -> None:
+    """TransformerEngine refuses to start where devices have no multicast, which those before Hopper have not."""
+    newer = GPUS["A100"].model_copy(update={"compute_capability": 9.0})
+    older = GPUS["A100"].model_copy(update={"compute_capability": 8.0})
+    where = cluster(pool("b", ("Old",) * 4), pool("a", ("A100",) * 4), gpus={"A100": newer, "Old": older})
+    stages = [
+        (group("b", "Old", tp=2, count=2, share=4, steps=4),),
+        (group("a", "A100", tp=2, count=2, share=4, steps=4),),
+    ]
+    mixed = plan("megatron", 1, [2, 2], stages, sequence_parallel=True)
+    for chosen, expected in ((mixed, True), (replace(mixed, sequence_parallel=False), False)):
+        job = Job(plan=chosen, cluster=where, model=model(4), ranks=ranks(chosen, where))
+        script = next(file.text for file in RUNTIME.files(job) if file.path == "launch.sh")
+        assert ('case "$pool" in b) export UB_SKIPMC=1 ;; esac' in script) is expected
+        assert ("UB_SKIPMC" in script) is expected
 
 
 def test_layout_uneven() -> None:
