@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from planner.catalog import driver_names, product_labels
 from planner.cluster.spec import RDMA, PoolSpec
+from planner.cost.compute import MIXED
 from planner.errors import EmitError
 from planner.files.writing import dump
 from planner.job.files import EmittedFile, rendered
 from planner.job.job import MASTER_PORT, NVME_FOLDER, Job, is_unnamed, label
-from planner.model.spec import HALVES
 from planner.runtimes.deepspeed.capabilities import CAPABILITIES as DEEPSPEED
 from planner.runtimes.deepspeed.hostfile import include, keeps_types
 from planner.runtimes.interface import runtime_of
@@ -220,7 +220,7 @@ def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
 def _accelerate(job: Job) -> dict[str, object]:
     """Accelerate's configuration of a plan without stages."""
     plan, precision = job.plan, job.model.training.precision
-    half = precision if precision in HALVES else "no"
+    half = precision if precision in MIXED else "no"
     on_host = plan.offload.parameters != "none"
     kind: dict[str, object] = {"distributed_type": "MULTI_GPU", "mixed_precision": half}
     if plan.target == DEEPSPEED.name:

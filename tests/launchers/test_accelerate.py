@@ -61,6 +61,18 @@ def test_accelerate_reads_it(tmp_path: Path, target: str, zero: int, kind: str) 
     assert yaml.safe_load((folder / "accelerate.yaml").read_text())["same_network"] is True
 
 
+@pytest.mark.parametrize("target", ["torch", "deepspeed"])
+@pytest.mark.parametrize(
+    ("precision", "told"), [("bf16", "bf16"), ("fp16", "fp16"), ("fp32", "no"), ("tf32", "no")]
+)
+def test_the_number_format_is_the_plans(target: str, precision: str, told: str) -> None:
+    """An Accelerator() of the user's casts as the plan counts on."""
+    _, where = one_pool()
+    job = job_of(two_nodes(target, 2), where, model(8, layers=4, precision=precision))
+    files = {file.path: file.text for file in folder_files(job, "accelerate")}
+    assert yaml.safe_load(files["accelerate.yaml"])["mixed_precision"] == told
+
+
 def test_parameters_rest_in_host_memory_where_the_plan_says_so(tmp_path: Path) -> None:
     """In the words of each runtime."""
     _, where = one_pool()
