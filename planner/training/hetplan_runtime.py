@@ -271,11 +271,17 @@ class RankPlan:
 
     def trainer_arguments(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """What Hugging Face's TrainingArguments have to be given of this plan and of ``ds_config.json``."""
-        if self.tensor_parallel > 1:
-            raise ValueError("plans with tensor parallelism are not for Trainer")
-        if self.expert_parallel > 1:
-            raise ValueError("plans with expert parallelism are not for Trainer")
         config = self.deepspeed_config(path)
+        unfit = {
+            "a pipeline": len(self.stages) > 1,
+            "tensor parallelism": self.tensor_parallel > 1,
+            "expert parallelism": self.expert_parallel > 1,
+            "divided sequences": self.context_parallel > 1,
+            # Layers that it recomputes keep their inputs on the device, whatever this key says.
+            "activations in host memory": "activation_checkpointing" in config,
+        }
+        for what in (name for name, has in unfit.items() if has):
+            raise ValueError(f"plans with {what} are not for Trainer")
         return {
             **({"optim": PAGED[self.optimizer_states]} if self.optimizer_states in PAGED else {}),
             "deepspeed": config,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -204,6 +205,23 @@ def test_trainer_arguments(tmp_path: Path, precision: str, recompute: str) -> No
             "gradient_checkpointing": recompute == "full",
         }
     ]
+
+
+def test_plans_that_are_not_for_trainer(tmp_path: Path) -> None:
+    """Trainer would train another plan without a word."""
+    mine = loaded(tmp_path, uneven(1))[0]
+    config = tmp_path / "ds_config.json"
+    config.write_text('{"activation_checkpointing": {"cpu_checkpointing": true}, "gradient_clipping": 1.0}')
+    unfit: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"stages": mine.stages * 2}, "a pipeline"),
+        ({"tensor_parallel": 2}, "tensor parallelism"),
+        ({"expert_parallel": 2}, "expert parallelism"),
+        ({"context_parallel": 2}, "divided sequences"),
+        ({}, "activations in host memory"),
+    )
+    for changes, what in unfit:
+        with pytest.raises(ValueError, match=f"^plans with {what} are not for Trainer$"):
+            replace(mine, **changes).trainer_arguments(config)
 
 
 def test_trainer_class(tmp_path: Path) -> None:
