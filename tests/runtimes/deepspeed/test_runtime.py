@@ -147,6 +147,22 @@ def test_clipping() -> None:
     assert "not clipped" in made["README.md"]
 
 
+@pytest.mark.parametrize(
+    ("zero", "training", "expected"),
+    [
+        (0, {"precision": "fp16"}, True),
+        (0, {"precision": "bf16"}, True),
+        (0, {"precision": "fp32"}, False),
+        (0, {"precision": "fp16", "optimizer": "sgd"}, False),
+        (1, {"precision": "fp16"}, False),
+    ],
+)
+def test_the_step_that_deepspeed_counts_is_told(zero: int, training: dict[str, Any], expected: bool) -> None:
+    """Its optimizers of ZeRO 0 in half precision set up AdamW's states by a step on zero gradients."""
+    made = {file.path: file.text for file in emit(data_parallel(zero), CLUSTER, model(42, **training))}
+    assert ("first steps are shorter" in made["README.md"]) is expected
+
+
 def test_tf32_is_a_plain_configuration() -> None:
     """DeepSpeed stores it as fp32; no section switches it on."""
     config = section(data_parallel(1), precision="tf32")
