@@ -115,6 +115,7 @@ def check_inputs(plan: Plan, cluster: ClusterSpec, model: ModelSpec) -> None:
     if faults:
         raise EmitError(listed(faults))
     _check_written(plan, model)
+    _check_devices(plan, cluster)
     _check_hosts(plan, cluster)
 
 
@@ -122,6 +123,20 @@ def _check_written(plan: Plan, model: ModelSpec) -> None:
     fault = unwritten(target(plan.target), model)
     if fault is not None:
         raise EmitError(f"target: {fault}")
+
+
+SERVED = ("NCCL", "RCCL", "")
+"""Libraries whose devices launch files make visible, check and start; of a type without a maker none is known."""
+
+
+def _check_devices(plan: Plan, cluster: ClusterSpec) -> None:
+    for gpu in (group.gpu for stage in plan.stages for group in stage.replicas):
+        vendor = cluster.gpus[gpu].vendor
+        if cluster.gpus[gpu].library not in SERVED:
+            raise EmitError(
+                f"device type {gpu} (vendor: {vendor}): launch files are for devices of nvidia and amd",
+                hint="plans for other devices can be compared, not launched",
+            )
 
 
 def _check_hosts(plan: Plan, cluster: ClusterSpec) -> None:

@@ -11,7 +11,7 @@ from planner.errors import EmitError
 from planner.model.spec import ExpertsSpec, LoraSpec
 from planner.plan.checks import faults, target_faults
 from planner.plan.values import Offload, Plan
-from tests.worlds import cluster, group, model, plan, pool
+from tests.worlds import GPUS, cluster, group, model, plan, pool
 
 A = ("a", "A100")
 CLUSTER = cluster(pool("a", ("A100",) * 8, 1))
@@ -35,6 +35,24 @@ def test_rules_of_the_target(refused: Plan, message: str) -> None:
     """A plan that breaks one is refused with the field and the rule; all rules are in test_plan_check."""
     with pytest.raises(EmitError, match=message):
         check_inputs(refused, CLUSTER, model(8))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "refused"),
+    [("intel", True), ("huawei", True), ("amd", False), ("nvidia", False), (None, False)],
+)
+def test_devices_that_launch_files_do_not_start(vendor: str | None, refused: bool) -> None:
+    """Their plans can be compared; CUDA's variables and nvidia-smi would start nothing there."""
+    gpu = GPUS["A100"].model_copy(update={"vendor": vendor, "compute_capability": None})
+    where = cluster(pool("a", ("A100",) * 8, 1), gpus={"A100": gpu})
+    chosen = plan("torch", 1, [4], [(group(*A, count=8),)])
+    if refused:
+        with pytest.raises(
+            EmitError, match=rf"A100 \(vendor: {vendor}\): launch files are for devices of nvidia and"
+        ):
+            emit(chosen, where, model(8))
+    else:
+        assert emit(chosen, where, model(8))
 
 
 def test_torch_does_not_copy_heads() -> None:
