@@ -22,7 +22,7 @@ THROTTLED = {
 """Bits of nvidia-smi's clocks_event_reasons.active that mean a device is slower than it should be."""
 LEAST_CLOCK = 0.6
 """Share of the highest clock below which a busy device is warned of."""
-VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|quadro|amd|instinct|radeon)\b")
+VENDOR_WORDS = re.compile(r"\b(nvidia|geforce|tesla|quadro|amd|instinct|radeon|oam)\b")
 
 
 @dataclass(frozen=True)

@@ -286,6 +286,35 @@ def test_devices_of_amd(tmp_path: Path) -> None:
     )
 
 
+AMD_SMI = """#!/bin/bash
+for index in 0 1; do
+  echo "GPU: $index"
+  echo "    ASIC:"
+  echo "        MARKET_NAME: AMD Instinct ${TYPE:-MI300X}"
+  echo "        VENDOR_ID: 0x1002"
+done
+"""
+
+
+def test_devices_of_amd_by_other_names(tmp_path: Path) -> None:
+    """The words of a board's form do not make another device; where there is no rocm-smi, amd-smi tells the names."""
+    amd = GPUS["A100"].model_copy(update={"name": "MI300X", "vendor": "amd"})
+    where = cluster(pool("red", ("MI300X",) * 2, 1), gpus={"MI300X": amd})
+    folder_of(tmp_path, "ssh", plan("torch", 1, [4], [(group("red", "MI300X", count=2),)]), where)
+    install(tmp_path, {"rocm-smi": ROCM.replace("MI250X", "MI300X OAM")})
+    done = look(tmp_path, "--local", "0")
+    assert (done.returncode, done.stdout) == (0, "")
+    (tmp_path / "stand ins" / "rocm-smi").unlink()
+    done = look(tmp_path, "--local", "0")
+    assert done.stdout.startswith("fault: neither rocm-smi nor amd-smi runs: ")
+    install(tmp_path, {"amd-smi": AMD_SMI})
+    done = look(tmp_path, "--local", "0")
+    assert (done.returncode, done.stdout) == (0, "")
+    done = look(tmp_path, "--local", "0", TYPE="MI325X")
+    faults = [f"fault: GPU {index} is AMD Instinct MI325X, the plan has MI300X" for index in range(2)]
+    assert done.stdout.splitlines() == faults
+
+
 def test_missing_file(tmp_path: Path) -> None:
     """A file that hetplan wrote and that is gone is named."""
     (folder_of(tmp_path, "ssh") / "batches.json").unlink()

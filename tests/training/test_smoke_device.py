@@ -107,6 +107,7 @@ def test_names_and_addresses() -> None:
     """As drivers print them."""
     assert is_kind("NVIDIA A100-SXM4-80GB", ["A100-SXM4-80GB"])
     assert not is_kind("NVIDIA A100-SXM4-40GB", ["A100-SXM4-80GB"])
+    assert is_kind("AMD Instinct MI300X OAM", ["MI300X", "AMD Instinct MI300X"])
     assert address("00000000:1B:00.0") == address("0:1b:00") == "0:1b:00"
     assert address("nothing") == ""
 
