@@ -38,6 +38,18 @@ def test_every_node_has_its_environment(tmp_path: Path) -> None:
     assert (folder / "hostfile").read_text() == "big-0 slots=4\nbig-1 slots=4\nsmall-0 slots=2\n"
 
 
+def test_devices_of_a_shared_node_are_refused(tmp_path: Path) -> None:
+    """The launcher would take the first ones, which are another job's."""
+    folder = folder_of(tmp_path, "deepspeed")
+    command, shared = [str(folder / "launch.sh"), "0"], {"HETPLAN_DEVICES": "3,2,1,0"}
+    done = run(tmp_path, {"deepspeed": DEEPSPEED}, command, TORCHRUN="./deepspeed.sh", **shared)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "deepspeed.sh: the launcher takes the devices of its hostfile, not HETPLAN_DEVICES"
+    )
+    assert not (tmp_path / "journal").exists()
+
+
 def test_devices_that_are_not_the_first(tmp_path: Path) -> None:
     """They are named to the launcher, which would else take the first."""
     where = cluster(pool("a", ("T4", "A100"), 1), pool("b", ("A100",), 1))

@@ -77,6 +77,15 @@ def test_it_prints_what_was_found(tmp_path: Path, last: str, code: int) -> None:
     assert words.endswith("+train.data.weights=/m")
 
 
+def test_devices_of_a_shared_node_are_refused(tmp_path: Path) -> None:
+    """The experiment says which devices a node gives; others would be another job's."""
+    run = started(tmp_path, TABLE, HETPLAN_DEVICES="2,3")
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert "devices of conf/experiment.yaml, not HETPLAN_DEVICES=2,3" in errors
+    assert not (tmp_path / "journal").exists()
+
+
 def test_a_rank_that_waits_ends_it(tmp_path: Path) -> None:
     """Its last words are shown, and the runner is told to stop."""
     run = started(tmp_path, "[default0]:fault: rank 0 on a-0: still looking at devices after 110 s;")
