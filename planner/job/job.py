@@ -34,6 +34,8 @@ class JobNetwork:
     """RDMA fabric of each used pool; None where the pool has none."""
     sockets: dict[str, NicSpec | None]
     """Cards of each used pool for socket traffic and NCCL's own start-up."""
+    plugins: frozenset[str] = frozenset()
+    """Used pools whose RDMA fabric NCCL reaches by a plugin, which it takes where it finds one and nothing is said."""
     alone: bool = False
     """True when no communicator of devices leaves a node, whatever hosts exchange."""
 
@@ -62,6 +64,11 @@ def job_network(cluster: ClusterSpec, agents: Sequence[Agent]) -> JobNetwork:
         nodes=len({agent.host for agent in agents}),
         rdma={pool.name: _rdma_fabric(cluster, pool, pools) for pool in pools},
         sockets={pool.name: _socket_nic(cluster, pool, pools) for pool in pools},
+        plugins=frozenset(
+            pool.name
+            for pool in pools
+            if (fabric := _rdma_fabric(cluster, pool, pools)) and cluster.fabrics[fabric].provider in PLUGINS
+        ),
     )
 
 
@@ -129,7 +136,9 @@ def pool_lines(
             lines += ["# The nodes of this job share no RDMA fabric, so every connection uses sockets."]
         lines.append(("NCCL_NET", "Socket"))
     elif fabric:
-        lines += _rdma_lines(cluster, pool, fabric)
+        rdma = _rdma_lines(cluster, pool, fabric)
+        # It would be that of groups on sockets too.
+        lines += [line for line in rdma if not (network.crosses and line[0] == "NCCL_NET")]
     return lines
 
 
@@ -151,7 +160,7 @@ def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[Line]:
 def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]:
     spec = cluster.fabrics[fabric]
     lines: list[Line] = [f"# RDMA: fabric {fabric} ({spec.provider or spec.kind})."]
-    if spec.provider not in (None, "azure"):
+    if spec.provider in PLUGINS:
         return [*lines, *_plugin_lines(pool, fabric, spec.provider)]
     cards = [nic for nic in pool.nics if nic.fabric == fabric and nic.hca]
     if cards:

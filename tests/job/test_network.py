@@ -164,3 +164,16 @@ def test_networks_of_providers() -> None:
     azure = of_provider("azure", "infiniband")
     assert "export NCCL_IB_PCI_RELAXED_ORDERING=1" in azure
     assert any("NCCL_IB_HCA" in line for line in azure)
+
+
+def test_groups_of_their_own_networks_beside_a_plugin() -> None:
+    """NCCL_NET would be that of all groups, those on sockets among them."""
+    where = cluster(
+        pool("a", ("A100",), 2, (nic("net", "eth1"), nic("eth", "eth0"))),
+        pool("b", ("A100",), 2, (nic("ib", "ib0"), nic("eth", "eth0"))),
+        fabrics={"net": "roce"},
+    )
+    fabric = where.fabrics["net"].model_copy(update={"provider": "tcpx"})
+    where = where.model_copy(update={"fabrics": {**where.fabrics, "net": fabric}})
+    assert "export NCCL_NET=GPUDirectTCPX_v7" in environment(where, start("a", "a"), "a")
+    assert not any("NCCL_NET=" in line for line in environment(where, start("a", "b"), "a"))

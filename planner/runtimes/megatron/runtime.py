@@ -76,8 +76,16 @@ def group_networks(
     choices = [(names, _choose(instances, network)) for names, instances in kinds]
     if not any("IB" in choice.values() for _, choice in choices):
         return {}
+    # Megatron knows no other names of networks than these two; where it gives none, NCCL takes the plugin's.
     return {
-        pool: _text({name: choice[pool] for names, choice in choices if pool in choice for name in names})
+        pool: _text(
+            {
+                name: choice[pool]
+                for names, choice in choices
+                if pool in choice and not (choice[pool] == "IB" and pool in network.plugins)
+                for name in names
+            }
+        )
         for pool in network.rdma
     }
 

@@ -55,6 +55,19 @@ def test_stages_on_two_fabrics() -> None:
     assert {found["east"][name] for name in ("pp", "mp", "embd", "intra_dist_opt_instance")} == {"Socket"}
 
 
+def test_fabrics_that_nccl_reaches_by_a_plugin() -> None:
+    """Megatron takes ``IB`` and ``Socket`` alone: a plugin has another name, and is found where the file has none."""
+    where = cluster(EAST, WEST)
+    fabric = where.fabrics["roce"].model_copy(update={"provider": "efa"})
+    where = where.model_copy(update={"fabrics": {**where.fabrics, "roce": fabric}})
+    found = networks(split("east", "west"), where)
+    assert {found["east"][name] for name in ("dp", "dp_cp", "tp_dp")} == {"IB"}
+    assert set(found["west"].values()) == {"Socket"}
+    assert set(found["east"]) - set(found["west"]) == {
+        name for name, net in found["east"].items() if net == "IB"
+    }
+
+
 def test_replicas_on_several_nodes() -> None:
     """Groups inside replicas have a network too where these fill nodes."""
     stages = [(group(name, "A100", tp=8, share=2),) for name in ("east", "west")]
