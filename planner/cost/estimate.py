@@ -226,7 +226,6 @@ class Estimator:
             breakdown=_breakdown(plan, priced, step),
             stages=stages,
             tokens_per_second=self.model.training.tokens / step,
-            model_flops=flops,
             tflops_per_gpu=flops / step / used.total() / 1e12,
             mfu=flops / step / self._peak(plan),
             devices=used.total(),

@@ -199,7 +199,7 @@ class StageEstimate:
     "joules_per_token",
     "fits",
     "out_of_memory",
-    without=("model_flops", "warnings"),
+    without=("warnings",),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -215,8 +215,6 @@ class Estimate:
     """Pipeline stages."""
     tokens_per_second: float
     """Tokens of all devices together."""
-    model_flops: float
-    """Useful floating-point operations of one step, without recomputation."""
     tflops_per_gpu: float
     """Useful TFLOP/s per used device."""
     mfu: float

@@ -148,7 +148,6 @@ def estimate(decided: Plan, step_seconds: float = 27.2, activations_gib: float =
         ),
         stages=stages,
         tokens_per_second=decided.global_batch * 2048 / step_seconds,
-        model_flops=2.1e16,
         tflops_per_gpu=99.5,
         mfu=0.456,
         devices=decided.devices,
