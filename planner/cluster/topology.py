@@ -265,7 +265,6 @@ class DeviceType:
     """Bandwidth of one device to its neighbours in the node, one direction."""
     intra_latency_seconds: float
     intra_shared: bool
-    price_per_gpu_hour: float | None
     host: Host
     compute_capability: float | None = None
     """NVIDIA's; None for other vendors and where nothing tells it."""
@@ -621,7 +620,6 @@ class Topology:
             intra_bytes_per_second=bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps),
             intra_latency_seconds=seconds_from_us(pool.intra_node.latency_us),
             intra_shared=pool.intra_node.shared,
-            price_per_gpu_hour=pool.price_per_gpu_hour,
             host=self._host(pool, gpu),
             compute_capability=spec.compute_capability,
             library=spec.library,

@@ -307,7 +307,6 @@ def _perfect(peaks: Peaks, precision: str) -> Device:
         intra_bytes_per_second=0.0,
         intra_latency_seconds=0.0,
         intra_shared=False,
-        price_per_gpu_hour=None,
         host=Host(
             devices=1,
             bytes_per_second=None,

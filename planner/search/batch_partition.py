@@ -77,7 +77,6 @@ class Team:
         """``micro`` are seconds of micro-batches of 1, 2, ... sequences, [type]; ``counts`` are devices, [type]."""
         self.counts = np.array(counts, dtype=np.float64)
         self.batch = batch
-        self.device_types = len(micro)
         self.ends = list(accumulate(map(len, micro)))
         self.starts = [0, *self.ends[:-1]]
         self.size = np.concatenate([np.arange(1.0, len(one) + 1) for one in micro])
