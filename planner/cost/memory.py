@@ -88,7 +88,6 @@ configuration sets the same."""
 class Load:
     """What one device holds and does, as far as memory is concerned; not frozen, as that is made thrice as fast."""
 
-    layers: int
     first: bool
     """True on the stage with the embedding."""
     last: bool
@@ -99,8 +98,6 @@ class Load:
     an array of such numbers."""
     micro_batch: int
     """Sequences; may be an array too."""
-    layers_in_flight: float
-    """Layers times micro-batches whose activations are alive at the peak."""
     recompute: Recompute
     sequence_parallel: bool
     zero: int
@@ -839,13 +836,6 @@ class Footprint:
             host_capacity_bytes=self._device_type.host.memory_bytes,
             spread=self._spread,
         )
-
-
-def memory(
-    model: ModelSpec, device_type: DeviceType, framework: Framework, load: Load, spread: float = 0.0
-) -> Memory:
-    """Peak bytes on one device of ``kind`` that carries ``load``."""
-    return Footprint(model, device_type, framework, load, spread).memory(load.layers, load.layers_in_flight)
 
 
 def sub_group_elements(shard: float) -> float:

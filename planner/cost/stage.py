@@ -835,13 +835,11 @@ class Pricer:
         measured = self._measured_ratios(device_type, group.tp, sequences)
         zero = self._states_zero(shape)
         load = Load(
-            layers=shape.layers,
             first=shape.first,
             last=shape.last,
             tp=group.tp,
             dp=dp,
             micro_batch=sequences,
-            layers_in_flight=0.0,
             recompute=shape.recompute,
             # All activations of a grid are divided over all of it.
             sequence_parallel=shape.sequence_parallel or self.side > 1,

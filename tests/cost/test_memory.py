@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED_FRAMEWORK, Framework
 from planner.capabilities import Recompute
-from planner.cluster.topology import Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.memory import (
     CHUNK,
     FRAGMENTS,
     MOST_CONTEXT,
+    Footprint,
     Load,
     activation_bytes_per_layer,
     kept_free,
-    memory,
     parameters_of,
     scan_bytes,
     state_activations,
@@ -34,18 +34,30 @@ from tests.worlds import cluster, gpt, pool
 
 KIND = Topology(cluster(pool("p"))).device_types[0]
 LOAD = Load(
-    layers=24,
     first=True,
     last=True,
     tp=1,
     dp=8,
     micro_batch=1,
-    layers_in_flight=24.0,
     recompute="none",
     sequence_parallel=False,
     zero=0,
     gradient_bytes=2,
 )
+
+
+def memory(
+    model: ModelSpec,
+    device_type: DeviceType,
+    framework: Framework,
+    load: Load,
+    spread: float = 0.0,
+    *,
+    layers: int = 24,
+    in_flight: float = 24.0,
+) -> Memory:
+    """Of a device with so many layers, and layers in flight."""
+    return Footprint(model, device_type, framework, load, spread).memory(layers, in_flight)
 
 
 def test_activations_are_those_of_korthikanti() -> None:
@@ -138,7 +150,7 @@ def test_buffers_make_memory_not_monotone_in_the_stage() -> None:
     model = gpt(layers=2, hidden=512, heads=8)
     none, one, three = (
         memory(
-            model, KIND, ASSUMED_FRAMEWORK, replace(LOAD, layers=2, zero=zero, dp=2, gradient_bytes=4)
+            model, KIND, ASSUMED_FRAMEWORK, replace(LOAD, zero=zero, dp=2, gradient_bytes=4), layers=2
         ).buffers_bytes
         for zero in (0, 1, 3)
     )
@@ -317,12 +329,14 @@ def test_tensor_parallelism_divides_the_parameters() -> None:
 def test_embeddings_are_alive_with_the_micro_batches() -> None:
     """Only on the first stage: one output of the embedding for each micro-batch in flight."""
     model = gpt()
-    load = replace(LOAD, layers=6, layers_in_flight=18.0, micro_batch=2)
+    load = replace(LOAD, micro_batch=2)
     output = 2 * (2 * 1024) * 2048
     for tp, split in ((1, False), (4, False), (4, True)):
         one = replace(load, tp=tp, sequence_parallel=split)
-        first = memory(model, KIND, ASSUMED_FRAMEWORK, one).activations_bytes
-        inner = memory(model, KIND, ASSUMED_FRAMEWORK, replace(one, first=False)).activations_bytes
+        first, inner = (
+            memory(model, KIND, ASSUMED_FRAMEWORK, each, layers=6, in_flight=18.0).activations_bytes
+            for each in (one, replace(one, first=False))
+        )
         assert first - inner == pytest.approx(3 * output / (tp if split else 1))
 
 
@@ -346,22 +360,22 @@ BUCKET = 2e8
 def test_buckets(zero: int, expected: float) -> None:
     """One where gradients are reduced, two where one fills while the other travels; none on one device."""
     model = gpt(layers=96, hidden=4096, heads=32)
-    load = replace(LOAD, layers=96, zero=zero, gradient_bytes=4, first=False, last=False)
+    load = replace(LOAD, zero=zero, gradient_bytes=4, first=False, last=False)
     layers_ahead = 2 * 2 * 2 * model.layer_parameters if zero == 3 else 0
-    found = memory(model, KIND, ASSUMED_FRAMEWORK, load).buffers_bytes
+    found = memory(model, KIND, ASSUMED_FRAMEWORK, load, layers=96).buffers_bytes
     assert found == pytest.approx(expected + layers_ahead, rel=1e-12)
-    assert memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, dp=1)).buffers_bytes == 0
+    assert memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, dp=1), layers=96).buffers_bytes == 0
     small = gpt(layers=1, hidden=64, heads=1)
-    few = replace(load, layers=1, zero=0)
-    assert memory(small, KIND, ASSUMED_FRAMEWORK, few).buffers_bytes == 2 * small.layer_parameters
+    few = memory(small, KIND, ASSUMED_FRAMEWORK, replace(load, zero=0), layers=1)
+    assert few.buffers_bytes == 2 * small.layer_parameters
 
 
 def test_zero_3_gathers_the_embedding_where_it_is_largest() -> None:
     """Two layers ahead, or the embedding on an end of the pipeline."""
     model = gpt(layers=4, hidden=512, heads=8, vocab=500_000)
-    load = replace(LOAD, layers=4, zero=3, gradient_bytes=4, tp=2)
+    load = replace(LOAD, zero=3, gradient_bytes=4, tp=2)
     ends = (
-        memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, first=first, last=last))
+        memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, first=first, last=last), layers=4)
         for first, last in ((True, False), (False, True), (False, False))
     )
     first, last, inner = (found.buffers_bytes for found in ends)
@@ -445,20 +459,22 @@ def test_gathered_experts_are_those_of_the_device(ways: int) -> None:
     """DeepSpeed fetches the experts that a device has as two matrices, the first of double width, and one gradient."""
     experts = ExpertsSpec.model_validate({"number": 8, "top_k": 2, "ffn": 14336})
     model = gpt(layers=8, hidden=4096).model_copy(update={"experts": experts, "gated_mlp": True})
-    load = replace(LOAD, layers=8, dp=8, zero=3, first=False, last=False, gathers_matrices=True)
+    load = replace(LOAD, dp=8, zero=3, first=False, last=False, gathers_matrices=True)
     load = replace(load, folding=Folding(ep=ways))
     matrix = 8 / ways * 2 * 4096 * 14336
     layers = 2 * (model.layer_parameters - (1 - 1 / ways) * model.expert_parameters)
-    held = memory(model, KIND, ASSUMED_FRAMEWORK, load).buffers_bytes
+    held = memory(model, KIND, ASSUMED_FRAMEWORK, load, layers=8).buffers_bytes
     assert held == pytest.approx(2 * BUCKET + 2 * (max(min(layers, 1e9), matrix) + matrix))
 
 
 def test_gathered_matrices_are_fewer_than_layers() -> None:
     """DeepSpeed fetches matrix by matrix, up to a limit of live parameters."""
     model = gpt(layers=8, hidden=16384, heads=128)
-    load = replace(LOAD, layers=8, zero=3, gradient_bytes=4, first=False, last=False)
-    layer = memory(model, KIND, ASSUMED_FRAMEWORK, load).buffers_bytes
-    matrix = memory(model, KIND, ASSUMED_FRAMEWORK, replace(load, gathers_matrices=True)).buffers_bytes
+    load = replace(LOAD, zero=3, gradient_bytes=4, first=False, last=False)
+    layer, matrix = (
+        memory(model, KIND, ASSUMED_FRAMEWORK, each, layers=8).buffers_bytes
+        for each in (load, replace(load, gathers_matrices=True))
+    )
     largest = 4 * 16384**2
     assert layer - 2 * BUCKET == pytest.approx(8 * model.layer_parameters)
     assert matrix - 2 * BUCKET == pytest.approx(2 * (max(1e9, largest) + largest))
@@ -484,9 +500,10 @@ def test_a_plan_fits_where_its_chance_to_run_out_is_small(
     """Beside a reserve either way decides alone: whichever keeps more free."""
     reserve = kept * KIND.memory_bytes
     asked = replace(KIND, safe=safe, reserve_bytes=reserve)
-    load = replace(LOAD, layers=layers, layers_in_flight=float(layers))
-    found = memory(gpt(), asked, ASSUMED_FRAMEWORK, load, spread)
-    plain = memory(gpt(), replace(KIND, reserve_bytes=reserve), ASSUMED_FRAMEWORK, load, spread)
+    found, plain = (
+        memory(gpt(), device_type, ASSUMED_FRAMEWORK, LOAD, spread, layers=layers, in_flight=float(layers))
+        for device_type in (asked, replace(KIND, reserve_bytes=reserve))
+    )
     assert found.reserve_bytes == kept_free(asked, spread) >= reserve
     assert found.fits == (plain.fits and plain.out_of_memory <= safe)
     if plain.fits:

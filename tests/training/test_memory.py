@@ -208,13 +208,11 @@ def test_gradients_meet_in_the_backward_of_a_layer(name: str, recompute: Any) ->
     lora = changes.pop("lora", None)
     made = spec(**changes).trained_with(**({"lora": lora} if lora else {}))
     load = Load(
-        layers=2,
         first=False,
         last=False,
         tp=1,
         dp=1,
         micro_batch=2,
-        layers_in_flight=2.0,
         recompute=recompute,
         sequence_parallel=False,
         zero=0,

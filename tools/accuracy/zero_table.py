@@ -8,7 +8,7 @@ from dataclasses import replace
 from planner.calibration.values import Framework
 from planner.cluster.file import load_cluster
 from planner.cluster.topology import Topology
-from planner.cost.memory import Load, memory, parameters_of
+from planner.cost.memory import Footprint, Load, parameters_of
 from planner.measured.table import PUBLISHED
 from planner.model.file import load_model
 from tools.accuracy.material import ROOT
@@ -16,13 +16,11 @@ from tools.accuracy.material import ROOT
 MODEL = load_model(ROOT / "model_specs" / "gpt2_345m.yaml")
 KIND = Topology(load_cluster(ROOT / "cluster_specs" / "lab.yaml")).device_types[0]
 LOAD = Load(
-    layers=24,
     first=True,
     last=True,
     tp=1,
     dp=1,
     micro_batch=1,
-    layers_in_flight=24.0,
     recompute="none",
     sequence_parallel=False,
     zero=0,
@@ -43,7 +41,8 @@ def last_digit(printed: str) -> float:
 
 def agrees(row: dict[str, str]) -> bool:
     """True when parameters, gradients and optimizer equal the printed number to its digits."""
-    found = memory(MODEL, KIND, Framework(), replace(LOAD, dp=int(row["dp"]), zero=int(row["zero"])))
+    load = replace(LOAD, dp=int(row["dp"]), zero=int(row["zero"]))
+    found = Footprint(MODEL, KIND, Framework(), load).memory(layers=24, in_flight=24.0)
     states = found.parameters_bytes + found.gradients_bytes + found.optimizer_bytes
     scale = float(row["parameters_billions"]) / parameters_of(MODEL, layers=24, first=True, last=True, tp=1)
     printed = row["model_state_gb"]
