@@ -116,7 +116,8 @@ def test_the_program_is_never_above_what_it_is_told(seed: int) -> None:
     ]
     for learnt in (0, len(sets) // 3, len(sets)):
         for counts in draw.sample(sets, learnt):
-            program.learn(counts, true_rate(counts))
+            program.together.learn(counts, true_rate(counts))
+            program.looked.add(counts)
         for seconds, money in asked:
             for index, wanted in ((0, "time"), (1, "money")):
                 bound, _ = program.best(wanted, seconds, money)  # type: ignore[arg-type]

@@ -82,11 +82,6 @@ class Renting:
             counts = {index: number for part in parts for index, number in part.items()}
             yield tuple(counts[index] for index in range(len(machines)))
 
-    def learn(self, machines: Machines, rate: float) -> None:
-        """No plan on these machines does more tokens a second."""
-        self.together.learn(machines, rate)
-        self.looked.add(machines)
-
     def rate(self, machines: Machines) -> float:
         """Tokens a second of these machines at best, each for itself."""
         return self.together.rate(machines)
