@@ -13,8 +13,6 @@ from planner.model.spec import ModelSpec
 from tests.report import examples
 
 GIB = 2**30
-PREDICTED_GIB = 16.3
-"""Peak of the made-up estimate."""
 
 
 @cache

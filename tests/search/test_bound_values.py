@@ -284,10 +284,6 @@ def test_devices_dealt_to_layers_in_any_part() -> None:
     assert PerStageDegreesBound((), 12, 8).bound(2) == inf
 
 
-Chosen = tuple[int, int]
-"""(part, layers) of a stage."""
-
-
 class Parts:
     """A few ways to fill a stage, and every pipeline of them."""
 

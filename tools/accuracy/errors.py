@@ -18,7 +18,6 @@ from planner.measured.predictions import (
     Truth,
     by_source,
     coverage,
-    errors_of,
     pair_spread,
     pairs,
     worst,
@@ -218,9 +217,3 @@ def _fit_rows(halves: Sequence[tuple[str, Truth]]) -> Iterator[list[str]]:
 def _fit_cells(entry: FitTruth) -> Iterator[str]:
     for value in (entry.runs, entry.both_fit, entry.both_out, entry.false_alarms, entry.missed):
         yield str(value)
-
-
-def mean_and_bias(predictions: Sequence[Prediction]) -> tuple[str, str]:
-    """Mean error and bias of the step times."""
-    errors = errors_of([entry.error for entry in predictions if entry.error is not None])
-    return share(errors.mean), signed(errors.bias)
