@@ -56,8 +56,8 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(context: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        first, _, scale = to_fp8(inputs, gradient=False, rows=True, columns=False)
-        second, _, weight_scale = to_fp8(weight, gradient=False, rows=True, columns=False)
+        first, _, scale = to_fp8(inputs, gradient=False, columns=False)
+        second, _, weight_scale = to_fp8(weight, gradient=False, columns=False)
         trained = weight.requires_grad
         context.save_for_backward(inputs if trained else None, scale, weight, weight_scale)
         return _times(first, second.t(), scale, weight_scale, inputs.dtype, fast=True)
@@ -65,7 +65,7 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         inputs, scale, weight, weight_scale = context.saved_tensors
-        rows, columns, own = to_fp8(gradient, gradient=True, rows=True, columns=inputs is not None)
+        rows, columns, own = to_fp8(gradient, gradient=True, columns=inputs is not None)
         to_inputs = to_weight = None
         if context.needs_input_grad[0]:
             second = columns_in_fp8(weight, weight_scale)
@@ -98,11 +98,11 @@ def _times(
 # of what is compiled.
 @torch.library.custom_op("hetplan::to_fp8", mutates_args=())  # type: ignore[untyped-decorator]
 def to_fp8(
-    tensor: torch.Tensor, gradient: bool, rows: bool, columns: bool
+    tensor: torch.Tensor, gradient: bool, columns: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A matrix in fp8 by ``rows`` and by ``columns`` (transposed), where these are wanted, and its scale."""
+    """A matrix in fp8 by rows, by ``columns`` (transposed) where these are wanted, and its scale."""
     kind = formats(tensor.device)[gradient]
-    by_rows, by_columns, scale = _fastest(tensor.device.type)(tensor.detach(), None, kind, rows, columns)
+    by_rows, by_columns, scale = _fastest(tensor.device.type)(tensor.detach(), None, kind, True, columns)
     return by_rows, by_columns, scale
 
 
