@@ -179,7 +179,7 @@ def _table(
         warn(f"gpuhunt: {count(rows, 'row')} left out, of devices that are not known: {_listed(names)}")
     if supply.spot:
         warn(f"gpuhunt: {count(supply.spot, 'row')} of spot machines left out: see --interruptions")
-    return offers_file(kept, "--provider, --region")
+    return offers_file(kept)
 
 
 def _card(text: str) -> OfferedNetwork:

@@ -130,7 +130,7 @@ def _offer(item: Item, gpu: str, network: OfferedNetwork | None, interruptions: 
     )
 
 
-def offers_file(offers: Sequence[Offer], asked: str) -> OffersFile:
+def offers_file(offers: Sequence[Offer]) -> OffersFile:
     """The table of offers, without places where everything costs as much or more than at another; raises UsageError."""
     places: dict[tuple[str, str], dict[tuple[object, ...], float]] = {}
     for offer in offers:
@@ -142,7 +142,7 @@ def offers_file(offers: Sequence[Offer], asked: str) -> OffersFile:
     left = [offer for offer in offers if offer.place in kept]
     if not left or len(left) > MOST_OFFERS:
         raise UsageError(
-            f"{asked}: {len(left)} offers of gpuhunt's catalogue are left, expected 1 to {MOST_OFFERS}",
+            f"--provider, --region: {len(left)} offers of gpuhunt's catalogue are left, expected 1 to {MOST_OFFERS}",
             hint="choose a --provider or a --region"
             if left
             else "hetplan gpus names the devices that are known",

@@ -107,7 +107,7 @@ def test_networks_and_spot_machines_as_asked() -> None:
     found = market(rows(), card, 3.0)
     (spot,) = (offer for offer in found.offers if offer.spot)
     assert (spot.interruptions_per_month, spot.available, found.spot) == (3.0, 16, 0)
-    table = offers_file(found.offers, "")
+    table = offers_file(found.offers)
     cluster = rented(table, {"p4d.24xlarge": 2, spot.name: 1})
     assert [len(pool.hosts) for pool in cluster.pools] == [2, 1]
 
@@ -115,10 +115,10 @@ def test_networks_and_spot_machines_as_asked() -> None:
 def test_a_dearer_place_is_left_out() -> None:
     """Ireland has nothing that Virginia has not for less; of two alike places one is kept."""
     found = market(rows())
-    kept = offers_file(found.offers, "").offers
+    kept = offers_file(found.offers).offers
     assert {offer.region for offer in kept} == {"us-east-1", "us-west-2", "EU-1"}
     twin = [offer.model_copy(update={"name": f"{offer.name}-b", "region": "b"}) for offer in kept[:2]]
-    assert len(offers_file([*kept, *twin], "").offers) == len(kept)
+    assert len(offers_file([*kept, *twin]).offers) == len(kept)
 
 
 def test_names_are_told_apart_where_they_must_be() -> None:
@@ -126,7 +126,7 @@ def test_names_are_told_apart_where_they_must_be() -> None:
     card = OfferedNetwork(kind="ethernet", bandwidth_gbps=100.0)
     dear = replace(next(rows()), location="us-west-2", price=99.0)
     again = replace(dear, gpu_count=4, price=50.0)
-    names = [offer.name for offer in offers_file(market([*rows(), dear, again], card, 1.0).offers, "").offers]
+    names = [offer.name for offer in offers_file(market([*rows(), dear, again], card, 1.0).offers).offers]
     assert "p5.48xlarge" in names
     assert {"aws-us-east-1-p4d.24xlarge", "aws-us-west-2-p4d.24xlarge", "aws-us-west-2-p4d.24xlarge-2"} <= {
         *names
@@ -145,9 +145,9 @@ def test_too_many_and_none() -> None:
         )
     ]
     with pytest.raises(UsageError, match="400 offers of gpuhunt's catalogue are left, expected 1 to 200"):
-        offers_file(market(scattered).offers, "--region")
+        offers_file(market(scattered).offers)
     with pytest.raises(UsageError, match="0 offers of gpuhunt's catalogue are left"):
-        offers_file((), "--region")
+        offers_file(())
 
 
 KNOWN = (
