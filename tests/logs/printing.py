@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from planner.logs.comparison import PredictedRun
@@ -28,25 +28,25 @@ def prefixed(text: str, prefix: str) -> str:
     return "".join(prefix + line for line in text.splitlines(keepends=True))
 
 
-def deepspeed_timers(parts: Mapping[Part, float], rank: int = 0) -> str:
+def deepspeed_timers(parts: Mapping[Part, float]) -> str:
     """The lines of one step with ``wall_clock_breakdown`` and ZeRO 1, seconds by part."""
     forward, backward, sync, optimizer = (
         1000 * parts[name] for name in ("forward", "backward", "gradient sync", "optimizer")
     )
     return (
-        f"[Rank {rank}] time (ms) | optimizer_allgather: {sync / 4:.2f} | optimizer_gradients: 0.00 "
+        f"[Rank 0] time (ms) | optimizer_allgather: {sync / 4:.2f} | optimizer_gradients: 0.00 "
         f"| optimizer_step: {optimizer:.2f}\n"
-        f"[Rank {rank}] time (ms) | fwd_microstep: 1.00 | bwd_microstep: 2.00 | bwd_inner_microstep: 1.00 "
+        f"[Rank 0] time (ms) | fwd_microstep: 1.00 | bwd_microstep: 2.00 | bwd_inner_microstep: 1.00 "
         f"| bwd_allreduce_microstep: 1.00 | step_microstep: 3.00\n"
-        f"[Rank {rank}] time (ms) | fwd: {forward:.2f} | bwd: {backward + sync * 3 / 4:.2f} "
+        f"[Rank 0] time (ms) | fwd: {forward:.2f} | bwd: {backward + sync * 3 / 4:.2f} "
         f"| bwd_inner: {backward:.2f} | bwd_allreduce: {sync * 3 / 4:.2f} | step: {optimizer + sync / 4:.2f}\n"
     )
 
 
-def deepspeed_text(parts: Mapping[Part, float], steps: int = 10) -> str:
+def deepspeed_text(parts: Mapping[Part, float]) -> str:
     """The emitted example with ``wall_clock_breakdown``; a step is the sum of its parts."""
     timers, seconds = deepspeed_timers(parts), sum(parts.values())
-    return "".join(f"{timers}step {index} loss 4.123456789 seconds {seconds:.6f}\n" for index in range(steps))
+    return "".join(f"{timers}step {index} loss 4.123456789 seconds {seconds:.6f}\n" for index in range(10))
 
 
 def iteration(number: int, seconds: float, batch: int) -> str:
@@ -94,13 +94,11 @@ NAMES: dict[Part, str] = {
 """Megatron's timers of the parts."""
 
 
-def megatron_text(
-    parts: Sequence[Mapping[Part, float]], seconds: float, batch: int, interval: int = 1, records: int = 10
-) -> str:
+def megatron_text(parts: Sequence[Mapping[Part, float]], seconds: float, batch: int) -> str:
     """Iterations with timers by rank."""
     by_name = {name: [rank[part] for rank in parts] for part, name in NAMES.items()}
     found = timers_by_rank(by_name)
-    return "".join(iteration(index * interval, seconds, batch) + found for index in range(1, records + 1))
+    return "".join(iteration(index, seconds, batch) + found for index in range(1, 11))
 
 
 def predicted_parts(found: PredictedRun, rank: Rank, **factors: float) -> dict[Part, float]:
@@ -113,8 +111,3 @@ def write(path: Path, *texts: str) -> Path:
     """A log file."""
     path.write_text("".join(texts), encoding="utf-8")
     return path
-
-
-def joined(texts: Iterable[str]) -> str:
-    """Texts one after the other."""
-    return "".join(texts)

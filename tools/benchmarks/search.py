@@ -133,16 +133,13 @@ LABS: Mapping[str, dict[str, Any]] = {
 """Clusters that are not shipped; ``nics`` in Gb/s of each node of a pool, together."""
 
 
-def _each_target(
-    name: str, cluster: str, model: str, goal: float | None, gap: float = 0.01
-) -> Iterator[Case]:
+def _each_target(name: str, cluster: str, model: str, goal: float | None) -> Iterator[Case]:
     for target in TARGETS:
         yield Case(
             name=f"{name}, {target}",
             cluster=cluster,
             model=model,
             goal_seconds=goal,
-            goal_gap=gap,
             arguments=("--target", target),
         )
 

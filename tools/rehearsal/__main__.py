@@ -28,7 +28,6 @@ from tools.rehearsal.table import markdown
 
 TARGETS = ("deepspeed", "torch")
 """Runtimes that train on processors."""
-LARGEST_MIB = 16.0
 ON_PROCESSORS = Framework(overlap=0.0, link_utilisation=1.0, runtime_bytes=2**29)
 """A processor has no streams to hide communication in; curves measure the wire."""
 
@@ -118,7 +117,7 @@ def _calibrate(cluster: Rehearsed, model: Path, cluster_file: Path, output: Path
     cluster_file.write_text(yaml_text(cluster.document(gpus)), encoding="utf-8")
     found = merged(devices, Calibration(frameworks={"deepspeed": ON_PROCESSORS, "torch": ON_PROCESSORS}))
     if len(cluster.nodes) > 1:
-        networks = measure_networks(cluster, cluster_file, output.with_suffix(".network.yaml"), LARGEST_MIB)
+        networks = measure_networks(cluster, cluster_file, output.with_suffix(".network.yaml"))
         found = merged(found, networks)
     save_calibration(found, output)
 

@@ -27,6 +27,8 @@ from tools.rehearsal.running import keep_busy, run
 HETPLAN = (sys.executable, "-c", "from planner.cli.app import main; main()")
 PORT = 29600
 LIMIT_SECONDS = 1800.0
+LARGEST_MIB = 16.0
+"""Largest message that networks are measured with."""
 LAYER_STEPS, HOST_STEPS = 5, 12
 """Of the two trials."""
 
@@ -64,12 +66,12 @@ def _measured(node: Node, device: str, nodes: Sequence[Node], model: Path, outpu
     return measuring.stdout
 
 
-def measure_networks(cluster: Rehearsed, cluster_file: Path, output: Path, largest_mib: float) -> Calibration:
+def measure_networks(cluster: Rehearsed, cluster_file: Path, output: Path) -> Calibration:
     """Every network of the cluster, under the names by which plans look them up."""
     nodes = cluster.nodes
     logs = [output.with_suffix(f".{rank}.log") for rank in range(len(nodes))]
     words = [*HETPLAN, "calibrate", "network", "--device", "cpu", "--cluster", str(cluster_file)]
-    words += ["--largest-mib", str(largest_mib), "-o", str(output), "--force"]
+    words += ["--largest-mib", str(LARGEST_MIB), "-o", str(output), "--force"]
     common = {**environment(), "MASTER_ADDR": address(0), "MASTER_PORT": str(PORT), "LOCAL_RANK": "0"}
     with emulated(nodes):
         throttle(nodes)

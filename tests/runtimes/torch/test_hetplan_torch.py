@@ -1204,16 +1204,10 @@ def test_a_folder_as_its_users_start_it(tmp_path: Path) -> None:
     assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
 
 
-def weights_of(layers: int, width: int = 4, head: bool = True) -> dict[str, Any]:
+def weights_of(layers: int, width: int = 4) -> dict[str, Any]:
     """Names as a model part has them."""
-    named = {
-        "embedding.weight": (8, width),
-        **{f"layers.{index}.weight": (width,) for index in range(layers)},
-    }
-    return {
-        name: torch.zeros(size)
-        for name, size in (named | ({"head.weight": (8, width)} if head else {})).items()
-    }
+    ends = {name: torch.zeros(8, width) for name in ("embedding.weight", "head.weight")}
+    return ends | {f"layers.{index}.weight": torch.zeros(width) for index in range(layers)}
 
 
 @pytest.mark.filterwarnings("ignore")
