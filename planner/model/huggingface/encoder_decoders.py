@@ -10,7 +10,7 @@ from planner.files.messages import shown
 from planner.model.huggingface.families import Config, Kind, ModelType, Shape, in_blocks, llama
 from planner.model.huggingface.heads import decoder_alone
 from planner.model.huggingface.products import added, linear
-from planner.model.huggingface.vision import patches_of
+from planner.model.huggingface.vision import patch_of, patches_of
 from planner.ranges import LAYERS
 
 _gemma = partial(llama, tied=True, width=256, layer_norms=4, window=2)
@@ -269,7 +269,7 @@ def _udop(config: Config) -> Shape:
     rows = config.get("relative_attention_num_buckets", 32)
     biases: list[Any] = config.get("relative_bias_args") or 3 * [{}]
     patches = patches_of(config)
-    inputs = config.get("num_channels", 3) * config["patch_size"] ** 2
+    inputs = patch_of(config)
     # Places of both directions, and a matrix of patches that the decoder does not take.
     own = 2 * config.get("max_2d_position_embeddings", 1024) * width + (inputs + 1) * width
     table = {"relative_positions": rows * len(biases)}

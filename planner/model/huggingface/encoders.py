@@ -26,7 +26,7 @@ from planner.model.huggingface.heads import (
     wide_outputs,
 )
 from planner.model.huggingface.products import added, attention, feeds, layers, linear, scores
-from planner.model.huggingface.vision import patches_of
+from planner.model.huggingface.vision import patch_of, patches_of
 
 
 def _untied(config: Config) -> Iterator[tuple[str, str]]:
@@ -442,7 +442,7 @@ def _vilt(config: Config) -> Shape:
     """Words and patches in the same layers (arXiv:2102.03334)."""
     shape, width = bert(config, 2), config["hidden_size"]
     patches = patches_of(config)
-    inputs = config.get("num_channels", 3) * config["patch_size"] ** 2
+    inputs = patch_of(config)
     rows = shape["learned_positions"]
     # Without a row of the table for each patch: it has one of its own.
     tables = (rows + config.get("modality_type_vocab_size", 2) + 1 + patches + 1) * width

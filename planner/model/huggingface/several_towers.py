@@ -20,7 +20,7 @@ from planner.model.huggingface.families import (
 from planner.model.huggingface.products import added, attention, feeds, linear, parameters, scores
 from planner.model.huggingface.speech import wav_codes
 from planner.model.huggingface.towers import HEARD_TOKENS, TowersType, conformer, no_tower
-from planner.model.huggingface.vision import patches_of, sides
+from planner.model.huggingface.vision import patch_of, patches_of, sides
 from planner.ranges import LAYERS
 
 
@@ -33,7 +33,7 @@ def segmenter(vision: Config) -> tuple[list[Shape], int]:
     whole = len(vision["global_attn_indexes"])
     near, biased = layers - whole, bool(vision.get("qkv_bias", True))
     products = [
-        *linear(patches, vision.get("num_channels", 3) * rows * columns, width),
+        *linear(patches, patch_of(vision), width),
         *attention(patches, width, seen=window**2, bias=biased, out_bias=True, times=near),
         *attention(patches, width, bias=biased, out_bias=True, times=whole),
         *feeds(patches, width, ffn, times=layers),
@@ -230,7 +230,7 @@ def _minicpm46(config: Config, shape: Shape) -> Shape:
     merged = rows * columns
     if not (LAYERS.holds(rounds) and isinstance(given, int) and 0 <= given < times):
         raise ValueError("insert_layer_id")
-    products, tokens = linear(QWEN_IMAGE, _patch(vision), width), QWEN_IMAGE // merged
+    products, tokens = linear(QWEN_IMAGE, patch_of(vision), width), QWEN_IMAGE // merged
     for count, many in ((QWEN_IMAGE, given + 1), (tokens, times - given - 1)):
         products += attention(count, width, times=many) + feeds(count, width, ffn, times=many)
     products += attention(QWEN_IMAGE, width, seen=merged)
@@ -240,11 +240,6 @@ def _minicpm46(config: Config, shape: Shape) -> Shape:
         products += linear(made, 4 * width, 4 * width, text if number == rounds else width)
     norms = 4 * width * times + 2 * width + 2 * (1 + merged) * width + rounds * 2 * 4 * width
     return added(shape, products, patches_of(vision) * width + norms)
-
-
-def _patch(vision: Config) -> int:
-    rows, columns = sides(vision["patch_size"])
-    return int(vision.get("num_channels", 3)) * rows * columns
 
 
 def phi4_mm(config: Config, shape: Shape) -> Shape:
@@ -555,14 +550,13 @@ def _janus(config: Config, shape: Shape) -> Shape:
     images are read, these take no part (arXiv:2501.17811)."""
     vision, vq = config["vision_config"], config["vq_config"]
     width, patches = vision["hidden_size"], patches_of(vision)
-    (rows, columns) = sides(vision["patch_size"])
     if vision.get("use_qk_norm") or not vision.get("attention_bias", True):
         raise ValueError("norms of queries, or no biases, in the tower")
     out, deep = vision.get("projection_dim", 2048), int(vision.get("depth", 2))
     tower: Shape = {
         **{"layers": vision["num_hidden_layers"], "hidden": width, "heads": vision["num_attention_heads"]},
         **{"ffn": int(width * vision.get("mlp_ratio", 4.0)), "norm_last": True},
-        **{"patch": vision.get("num_channels", 3) * rows * columns, "patch_bias": True, "positions": patches},
+        **{"patch": patch_of(vision), "patch_bias": True, "positions": patches},
         **{"tokens": patches, "outputs": patches, "projector": (out,) * deep},
     }
     last = len(vq["channel_multiplier"]) - 1
@@ -607,9 +601,7 @@ def _idefics(config: Config, shape: Shape) -> Shape:
         },
         **{"sequence_length": patches, "learned_positions": patches, "final_norm": False},
     }
-    (rows, columns) = sides(vision["patch_size"])
-    patch = vision.get("num_channels", 3) * rows * columns
-    encoder["front"] = ({"inputs": patch, "outputs": wide, "tokens": patches - 1, "bias": False},)
+    encoder["front"] = ({"inputs": patch_of(vision), "outputs": wide, "tokens": patches - 1, "bias": False},)
     products: list[Shape] = []
     if config.get("use_resampler"):
         given = config["perceiver_config"]
@@ -656,9 +648,8 @@ def _molmo2(config: Config, shape: Shape) -> Shape:
     )
     heads, pairs, head = (vision[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     biased, tokens = bool(vision.get("attention_bias", True)), int(patches or 729)
-    patch = vision.get("num_channels", 3) * vision["patch_size"] ** 2
     products = [
-        *linear(tokens, patch, width),
+        *linear(tokens, patch_of(vision), width),
         *linear(tokens, width, (heads + 2 * pairs) * head, bias=biased, times=times),
         *scores(tokens, heads * head, tokens, times=times),
         *linear(tokens, heads * head, width, bias=biased, times=times),

@@ -22,7 +22,7 @@ from planner.model.huggingface.families import (
     two_matrices,
 )
 from planner.model.huggingface.products import added, attention, feeds, layers, linear, scores
-from planner.model.huggingface.vision import patches_of, pooling, sides
+from planner.model.huggingface.vision import patch_of, patches_of, pooling, sides
 
 
 def _weights(inputs: int, outputs: int) -> int:
@@ -46,11 +46,6 @@ def _sizes(config: Config) -> Shape:
     }
 
 
-def _patch(config: Config) -> int:
-    rows, columns = sides(config["patch_size"])
-    return int(config.get("num_channels", 3)) * rows * columns
-
-
 def _internvl(config: Config, text: int) -> Shape:
     """InternViT: scales of both residual sums; four tokens side by side, a norm and two matrices."""
     vision = config["vision_config"]
@@ -64,7 +59,7 @@ def _internvl(config: Config, text: int) -> Shape:
     biased = vision.get("qkv_bias" if remote else "attention_bias", remote)
     tower |= {
         "norm": "rms" if vision.get("norm_type") == "rms_norm" else "layer",
-        **{"patch": _patch(vision), "patch_bias": True, "class_token": True},
+        **{"patch": patch_of(vision), "patch_bias": True, "class_token": True},
         **{"tokens": patches + 1, "outputs": patches // merged, "positions": (patches + 1) * bool(placed)},
         "norm_last": not (remote or vision.get("use_mean_pooling", True)),
         **{"merged": merged, "projector": (text, text), "other_parameters": others},
@@ -123,7 +118,7 @@ def _llama4(config: Config, text: int) -> Shape:
         raise ValueError("widths of the projector")
     return {
         **tower,
-        **{"patch": _patch(vision), "class_token": True, "norm_first": True, "norm_last": True},
+        **{"patch": patch_of(vision), "class_token": True, "norm_first": True, "norm_last": True},
         **{"tokens": patches + 1, "outputs": patches // merged, "positions": patches + 1, "merged": merged},
         **{"projector": (inner, out, text), "projector_bias": False, "other_parameters": others},
     }
@@ -167,7 +162,7 @@ def _blip2(config: Config, shape: Shape) -> Shape:
     if asked:
         others += (given["vocab_size"] + given["max_position_embeddings"]) * width
     tower |= {
-        **{"patch": _patch(vision), "patch_bias": True, "class_token": True, "norm_last": True},
+        **{"patch": patch_of(vision), "patch_bias": True, "class_token": True, "norm_last": True},
         **{"tokens": seen, "outputs": queries, "positions": seen, "projector": (width, shape["hidden"])},
     }
     biased = 3 * wide * bool(vision.get("qkv_bias", True))
@@ -236,7 +231,7 @@ def _hy4(config: Config, text: int) -> Shape:
     return {
         **_sizes(vision),
         **{
-            "patch": _patch(vision),
+            "patch": patch_of(vision),
             "patch_bias": True,
             "positions": (vision["max_image_size"] // side) ** 2 + 1,
         },
@@ -374,7 +369,7 @@ def _paddle(config: Config, text: int) -> Shape:
     merged = int(vision.get("spatial_merge_size", 2)) ** 2
     return {
         **_sizes(vision),
-        **{"patch": _patch(vision), "patch_bias": True, "norm_last": True, "merged": merged},
+        **{"patch": patch_of(vision), "patch_bias": True, "norm_last": True, "merged": merged},
         **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE // merged, "positions": patches_of(vision)},
         **{"projector": (merged * vision["hidden_size"], text), "projector_norm": True},
     }
@@ -385,7 +380,7 @@ def _video_llama3(config: Config, text: int) -> Shape:
     vision = config["vision_config"]
     return {
         **_sizes(vision),
-        **{"patch": _patch(vision), "patch_bias": True, "norm_last": True},
+        **{"patch": patch_of(vision), "patch_bias": True, "norm_last": True},
         **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE, "projector": (text, text)},
     }
 
@@ -407,7 +402,7 @@ def _ovis2(config: Config, text: int) -> Shape:
     tower: Shape = {
         **_sizes(vision),
         **{"gated_mlp": True, "norm": "rms", "bias": False, "norm_first": True, "norm_last": True},
-        **{"patch": _patch(vision), "patch_bias": True, "positions": patches, "tokens": patches},
+        **{"patch": patch_of(vision), "patch_bias": True, "positions": patches, "tokens": patches},
         **{"merged": merged, "outputs": max(1, patches // merged), "projector_bias": False},
         # The norm between both matrices, and rows for where an image begins and ends.
         **{"projector": (rows - special, text), "other_parameters": 2 * (rows - special) + special * text},
@@ -457,7 +452,7 @@ def _mllama(config: Config, shape: Shape) -> Shape:
         **{"layers": layers, "hidden": width, "heads": vision["attention_heads"], "ffn": ffn},
         **{"gated_mlp": False, "sequence_length": tiles * patches, "learned_positions": patches},
         "front": (
-            {"inputs": _patch(vision), "outputs": width, "tokens": tiles * (patches - 1), "bias": False},
+            {"inputs": patch_of(vision), "outputs": width, "tokens": tiles * (patches - 1), "bias": False},
         ),
         **{"final_norm": False, "other_parameters": others + len(crossing) * crossed + 8 * hidden},
     }
@@ -473,7 +468,7 @@ def _kimi(config: Config, text: int) -> Shape:
     merged = rows * columns
     return {
         **_sizes(vision),
-        **{"patch": _patch(vision), "patch_bias": True, "norm_last": True, "merged": merged},
+        **{"patch": patch_of(vision), "patch_bias": True, "norm_last": True, "merged": merged},
         "positions": vision.get("pos_emb_height", 64) * vision.get("pos_emb_width", 64),
         **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE // merged},
         **{"projector": (merged * width, text), "projector_norm": True},
@@ -487,7 +482,7 @@ def _minimax3(config: Config, shape: Shape) -> Shape:
     made = QWEN_IMAGE // merged
     tower: Shape = {
         **_sizes(vision),
-        **{"patch": _patch(vision) * int(vision.get("temporal_patch_size", 2)), "norm_first": True},
+        **{"patch": patch_of(vision) * int(vision.get("temporal_patch_size", 2)), "norm_first": True},
         **{"tokens": QWEN_IMAGE, "outputs": made, "projector": (inner, text)},
     }
     return {**added(shape, linear(made, merged * text, inner, text)), "tower": tower}
@@ -501,7 +496,7 @@ def _lfm2(config: Config, text: int) -> Shape:
     others += 2 * merged * width * bool(config.get("projector_use_layernorm", True))
     return {
         **_sizes(vision),
-        **{"patch": _patch(vision), "patch_bias": True, "norm_last": True, "positions": patches},
+        **{"patch": patch_of(vision), "patch_bias": True, "norm_last": True, "positions": patches},
         **{"tokens": patches, "outputs": max(1, patches // merged), "merged": merged},
         "projector": (config.get("projector_hidden_size", 2560), text),
         "projector_bias": bool(config.get("projector_bias", True)),

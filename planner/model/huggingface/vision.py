@@ -25,14 +25,19 @@ def patches_of(config: Config) -> int:
     return (high // rows) * (wide // columns)
 
 
+def patch_of(config: Config) -> int:
+    """Numbers of one patch, of all its channels."""
+    rows, columns = sides(config["patch_size"])
+    return int(config.get("num_channels", 3)) * rows * columns
+
+
 def vision(config: Config, *, ahead: int = 1, placed: int | None = None, patch_bias: bool = True) -> Shape:
     """Patches, ``ahead`` of them tokens of a class and the like, and layers of full attention, without a head.
 
     ``placed`` tokens have a row of the table of positions; all where it is None.
     """
     patches, width = patches_of(config), config["hidden_size"]
-    rows, columns = sides(config["patch_size"])
-    inputs = config.get("num_channels", 3) * rows * columns
+    inputs = patch_of(config)
     biased = bool(config.get("qkv_bias", True))
     return {
         **{"kind": "encoder", "layers": config["num_hidden_layers"], "hidden": width},
@@ -122,8 +127,7 @@ def siglip2_vision(config: Config) -> Shape:
     """Images of any size, of up to as many patches as there are positions."""
     patches = config["num_patches"]
     shape = vision({**config, "image_size": [patches, 1], "patch_size": [1, 1]}, ahead=0)
-    inputs = config.get("num_channels", 3) * config["patch_size"] ** 2
-    front = {"inputs": inputs, "outputs": config["hidden_size"], "tokens": patches}
+    front = {"inputs": patch_of(config), "outputs": config["hidden_size"], "tokens": patches}
     head = pooling(config) if config.get("vision_use_head", True) else 0
     return {**shape, "front": (front,), "other_parameters": head}
 
@@ -230,12 +234,10 @@ def _spectrogram(config: Config) -> Shape:
 
 def _video(config: Config) -> Shape:
     """Cubes of a film, with computed positions; keys have no biases."""
-    rows, columns = sides(config["patch_size"])
     deep = config.get("tubelet_size", 2)
     cubes = patches_of(config) * (config["num_frames"] // deep)
     shape = vision({**config, "image_size": [cubes, 1], "patch_size": [1, 1]}, ahead=0, placed=0)
-    inputs = config.get("num_channels", 3) * rows * columns * deep
-    front = {"inputs": inputs, "outputs": config["hidden_size"], "tokens": cubes}
+    front = {"inputs": patch_of(config) * deep, "outputs": config["hidden_size"], "tokens": cubes}
     biased = bool(config.get("qv_bias", True))
     normed = not config.get("use_mean_pooling", True)
     return {**shape, "front": (front,), "key_bias": False, "qkv_bias": biased, "final_norm": normed}
@@ -267,7 +269,7 @@ def _timesformer(config: Config) -> Shape:
     frames, width = config["num_frames"], config["hidden_size"]
     patches = patches_of(config)
     shape = vision({**config, "image_size": [patches * frames, 1], "patch_size": [1, 1]}, placed=0)
-    front = {"inputs": config.get("num_channels", 3) * config["patch_size"] ** 2, "outputs": width}
+    front = {"inputs": patch_of(config), "outputs": width}
     if config.get("attention_type", "divided_space_time") != "divided_space_time":
         raise ValueError("attention of another kind")
     layers = config["num_hidden_layers"]
