@@ -321,12 +321,7 @@ def _rescue(other: int, folder: int, inside: str, known: set[int]) -> None:
         elif not is_known and (now is None or now.st_ino != status.st_ino):
             is_free = now is None or (now.st_ino in known and not stat.S_ISDIR(now.st_mode))
             to = path if is_free else free_name(folder, path, set(), "rescued")
-            _carry(other, folder, path, to)
-
-
-def _carry(other: int, folder: int, path: str, to: str) -> None:
-    with tree.holding(other, path) as (here, name), tree.holding(folder, to, make=True) as (there, new):
-        os.rename(name, new, src_dir_fd=here, dst_dir_fd=there)
+            tree.move(other, path, to, into=folder)
 
 
 Kept = tuple[tuple[str, str], ...]

@@ -82,9 +82,10 @@ def write(root: int, path: str, text: str, executable: bool = False) -> None:
         os.fsync(file.fileno())
 
 
-def move(root: int, path: str, to: str) -> None:
-    """Rename; the folders of the new path are made."""
-    with holding(root, path) as (folder, name), holding(root, to, make=True) as (there, new):
+def move(root: int, path: str, to: str, into: int | None = None) -> None:
+    """Rename, into another folder where one is named; the folders of the new path are made."""
+    other = root if into is None else into
+    with holding(root, path) as (folder, name), holding(other, to, make=True) as (there, new):
         os.rename(name, new, src_dir_fd=folder, dst_dir_fd=there)
 
 

@@ -20,6 +20,7 @@ from planner.cost.shape import chunk_spans
 from planner.files.short_lists import expand_hosts
 from planner.job.job import FILL_IN, LOOPBACK, MASTER_PORT, NOT_NAMED, Job, pool_environment
 from planner.plan.values import Plan
+from planner.targets import in_words
 
 TEMPLATES = Path(__file__).parents[1]
 """Templates stand beside the code that uses them, and are named from here on."""
@@ -206,8 +207,7 @@ def layers_of(plan: Plan) -> list[str]:
 
 def listed(words: Sequence[str]) -> str:
     """Code words as a list in a sentence."""
-    *others, last = (f"`{word}`" for word in words)
-    return f"{', '.join(others)} and {last}" if others else last
+    return in_words([f"`{word}`" for word in words], "and")
 
 
 def holders(names: Sequence[str], files: Sequence[EmittedFile]) -> tuple[str, ...]:
