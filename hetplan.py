@@ -37,7 +37,7 @@ from planner.report.explain import considered, work_seconds
 from planner.report.numbers import MISSING, duration, gib, percent, rate
 from planner.report.plan_table import groups_of, headline, in_short, micro_batches_text, stage_runs
 from planner.report.what_if import Variant, cases
-from planner.search.objectives.pareto import front, front_objective
+from planner.search.objectives.pareto import front_around, front_objective
 from planner.search.values import Goal, Limits, Scored, SearchResult
 from planner.search.what_if import searched, worlds
 
@@ -382,14 +382,7 @@ def report(
     objective = front_objective(planned.cluster) if pareto else None
     if pareto and objective is None:
         raise HetplanError("pareto: the prices, or the powers, of all pools must be known")
-    pareto_front = objective and front(
-        planned.cluster,
-        planned.model,
-        planned.calibration,
-        Limits(target=planned.plan.target),
-        Goal(objective=objective),
-        known=(scored, planned.result.gap if planned.result and planned.result.goal.fastest else 1.0),
-    )
+    pareto_front = objective and front_around(saved, scored, planned.calibration, objective)
     told = page_of(
         Path(path).name,
         saved,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -36,8 +35,8 @@ from planner.report.numbers import duration, rate
 from planner.report.page import page
 from planner.report.page import report as report_of
 from planner.report.pareto import searched_text
-from planner.search.objectives.pareto import Front, front, front_objective
-from planner.search.values import Goal, Limits, Scored
+from planner.search.objectives.pareto import Front, front_around, front_objective
+from planner.search.values import Scored
 
 
 def report(
@@ -117,21 +116,4 @@ def _front(path: Path, saved: PlanFile, scored: Scored, calibration: Calibration
             hint="write price_per_gpu_hour of each pool into the cluster file, and search again",
         )
     with searching(time_limit) as (talk, ends):
-        return front(
-            saved.cluster,
-            saved.model,
-            calibration,
-            Limits(target=saved.plan.target),
-            Goal(objective=objective),
-            talk,
-            deadline=ends,
-            known=(scored, _gap(saved, scored)),
-        )
-
-
-def _gap(saved: PlanFile, scored: Scored) -> float:
-    """What a search for the fastest plan proved, where it takes as long as it did then; else nothing is proven."""
-    summary, now = saved.summary, scored.estimate.step_seconds
-    if summary is None or summary.objective not in (None, "time"):
-        return 1.0
-    return summary.gap if math.isclose(summary.step_seconds, now, rel_tol=1e-9) else 1.0
+        return front_around(saved, scored, calibration, objective, talk, deadline=ends)

@@ -181,7 +181,7 @@ def test_a_front_that_was_cut_off_says_so(
     shown = Reader(page(replace(subject, front=none))).text
     assert "1 not searched." in shown
     assert "time x cost" not in shown
-    monkeypatch.setattr("planner.cli.report.front", lambda *_, **__: replace(none, interrupted=True))
+    monkeypatch.setattr("planner.cli.report.front_around", lambda *_, **__: replace(none, interrupted=True))
     plan, output = write_plan(tmp_path / "plan.yaml"), tmp_path / "page.html"
     assert run(["report", str(plan), "-o", str(output), "--pareto"]) == 130
     assert "! interrupted: 9 sub-clusters considered" in capsys.readouterr().out

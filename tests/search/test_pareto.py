@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from planner.calibration.values import ASSUMED
 from planner.cluster.spec import HostSpec
 from planner.cost.training import devices_of
+from planner.plan.file import PlanFile, Summary
+from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.objectives.choose import choose
-from planner.search.objectives.pareto import Front, front
+from planner.search.objectives.pareto import Front, front, front_around
 from planner.search.values import Goal, Limits, Objective
 from tests.search.test_objectives import problem, rated
 from tests.worlds import cluster, gpt, pool
@@ -115,6 +118,25 @@ def test_a_plan_that_is_there_is_a_point_unless_a_faster_one_takes_its_place(fou
     slower = replace(best.scored, estimate=replace(best.scored.estimate, step_seconds=2 * best.seconds))
     again = front(*problem(), ASSUMED, LIMITS, COST, known=(slower, 0.0))
     assert [point.seconds for point in again.points] == [point.seconds for point in found.points]
+
+
+@pytest.mark.parametrize(
+    ("said", "gap"),
+    [({}, 0.25), ({"objective": "cost"}, 1.0), ({"subclusters": 5}, 1.0), ({"step_seconds": 1e-6}, 1.0)],
+)
+def test_what_is_proven_of_a_saved_plan(found: Front, said: dict[str, Any], gap: float) -> None:
+    """The gap of a search for the fastest of all plans; none of another objective, within limits, or priced anew."""
+    scored, (spec, model) = found.points[0].scored, problem()
+    summary = Summary(
+        status="feasible",
+        step_seconds=scored.estimate.step_seconds,
+        bound_seconds=0.75 * scored.estimate.step_seconds,
+        gap=0.25,
+        tokens_per_second=scored.estimate.tokens_per_second,
+    )
+    saved = PlanFile(plan=scored.plan, cluster=spec, model=model, summary=replace(summary, **said))
+    (point,) = front_around(saved, scored, ASSUMED, "cost", deadline=Deadline.after(0.0)).points
+    assert point.gap == gap
 
 
 def test_host_memory_where_nothing_fits_without() -> None:

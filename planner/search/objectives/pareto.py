@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import isclose
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ from planner.cost.training import Devices, devices_of
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
+from planner.plan.file import PlanFile
 from planner.search.deadline import Deadline
 from planner.search.incumbent import meets, value_of
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
@@ -159,6 +161,39 @@ def front(
         seconds=monotonic() - start,
         interrupted=search.interrupted,
     )
+
+
+def front_around(
+    saved: PlanFile,
+    scored: Scored,
+    calibration: Calibration,
+    objective: Objective,
+    reporter: Reporter | None = None,
+    *,
+    deadline: Deadline | None = None,
+) -> Front:
+    """The front of a plan's own runtime on the cluster that it was made for; the plan is one of those known."""
+    return front(
+        saved.cluster,
+        saved.model,
+        calibration,
+        Limits(target=saved.plan.target),
+        Goal(objective=objective),
+        reporter,
+        deadline=deadline,
+        known=(scored, _proven_gap(saved, scored)),
+    )
+
+
+def _proven_gap(saved: PlanFile, scored: Scored) -> float:
+    """What a search for the fastest plan proved, where it takes as long as it did then; else nothing is proven.
+
+    A search over sub-clusters proved it of the plans that met its limits on cost and time alone.
+    """
+    summary = saved.summary
+    if summary is None or summary.objective not in (None, "time") or summary.subclusters is not None:
+        return 1.0
+    return summary.gap if isclose(summary.step_seconds, scored.estimate.step_seconds) else 1.0
 
 
 class FrontSearch(SubClusterCandidates):
