@@ -218,7 +218,7 @@ class Residual:
     family: Name
     """Family of GPUs."""
     framework: Name
-    """Framework, as a plan's target names it."""
+    """Kernel set, for example ``megatron-2021``."""
     work: Work = "dense"
     """Kind of layers: with experts, with unfused attention, or dense."""
     rows: Count
