@@ -1122,7 +1122,7 @@ COMPILES_FROM = {"bf16": 8.0}
 """Compute capability from which TorchInductor compiles what has tensors in a format; Triton asks for 7.0 of any."""
 
 
-def update_bytes(training: TrainingSpec, capability: float | None = None) -> float:
+def update_bytes(training: TrainingSpec, capability: float | None) -> float:
     """Bytes read and written for the weight and the moments of one element: once each, as one kernel does.
 
     With the ``capability`` of an NVIDIA GPU for which the examples' own optimizers are not compiled, by one operation

@@ -295,7 +295,7 @@ def plain_ends(
     forward: Sequence[float],
     backward: Sequence[float],
     micro_batches: int,
-    held: Sequence[float] = (),
+    held: Sequence[float],
 ) -> tuple[float, ...]:
     """Seconds after which each stage of 1F1B ends, [stage]: the longest path of the module's text, in O(p^2).
 
@@ -386,7 +386,7 @@ def _held_cool_downs(
 
 
 def interleaved_ends(
-    forward: Seconds, backward: Seconds, micro_batches: int, held: Sequence[float] = ()
+    forward: Seconds, backward: Seconds, micro_batches: int, held: Sequence[float]
 ) -> tuple[float, ...]:
     """Seconds after which each device of an interleaved pipeline ends, [stage].
 

@@ -112,7 +112,7 @@ class _FreeDevices:
         return [self._slot(group, first, nodes, 0, per_node)]
 
     def take_rest(
-        self, group: ReplicaGroup, stage: int, beside: int, how: _Rests, others: Sequence[_FreeDevices] = ()
+        self, group: ReplicaGroup, stage: int, beside: int, how: _Rests, others: Sequence[_FreeDevices]
     ) -> list[Slot]:
         """The part of a group smaller than a node, all of it on one node, at best where ``beside`` has its rests.
 
@@ -166,7 +166,7 @@ class _FreeDevices:
         return self.per_node // group.tp
 
     def _node_for(
-        self, devices: int, near: set[int], how: _Rests, others: Sequence[_FreeDevices] = ()
+        self, devices: int, near: set[int], how: _Rests, others: Sequence[_FreeDevices]
     ) -> int | None:
         """A node that is near and has room, else an untouched one, else the fullest with room; None for none."""
         gaps = {node for node, used in self.used.items() if self.per_node - used >= devices}

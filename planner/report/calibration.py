@@ -197,7 +197,7 @@ class Covered:
 
 
 def coverage(
-    own: Calibration, base: Calibration, cluster: ClusterSpec, model: ModelSpec | None = None
+    own: Calibration, base: Calibration, cluster: ClusterSpec, model: ModelSpec | None
 ) -> tuple[Covered, ...]:
     """Every device type, framework and link of a cluster; ``base`` is what ``own`` wins over."""
     both, topology = merged(base, own), Topology(cluster)

@@ -229,7 +229,7 @@ ASSUMED_CONSTANTS = "default constants, not measured"
 
 def understood(
     cluster: ClusterSpec,
-    model: ModelSpec | None = None,
+    model: ModelSpec | None,
     calibration: Calibration | None = None,
     limits: Limits | None = None,
     goal: str = "",

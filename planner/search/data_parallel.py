@@ -822,7 +822,7 @@ def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, tp: int, 
 
 
 def most_sequences_per_second(
-    pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int = 1
+    pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int
 ) -> float:
     """What a replica that has the whole model does at best, whatever fits and without traffic between replicas."""
     model = pricer.model
@@ -841,7 +841,7 @@ def most_offered(model: ModelSpec) -> int:
     return max(MAX_MICRO_BATCH, min(MAX_SIZES, MAX_TOKENS // model.training.sequence_length))
 
 
-def best_of(shares: Shares, box: Box, rounds: int, cutoff_seconds: float = float("inf")) -> Iterator[Plan]:
+def best_of(shares: Shares, box: Box, rounds: int, cutoff_seconds: float) -> Iterator[Plan]:
     """Plans of sets in the box, each thought faster than those before, after at most so many sets were tried."""
     heap = [(shares.bound(box), box.low, box.high)]
     tried: set[Counts] = set()

@@ -54,7 +54,7 @@ def search(kind: type[LossSearch] = LossSearch, *subs: SubCluster, **seconds: fl
 def test_points_of_a_search() -> None:
     """Each batch with its time, its bound, and whether it is inside the bar of the best: of its step and its steps."""
     found = search(b8=2.0, b16=3.0)
-    points = found.points()
+    points = found.points(None)
     assert [(each.batch, each.steps, each.seconds) for each in points] == [
         (8, 500.0, 1000.0),
         (16, 300.0, 900.0),
@@ -65,8 +65,8 @@ def test_points_of_a_search() -> None:
     assert points[0].tokens == 500 * 8 * LENGTH
     assert points[0].spread == pytest.approx(hypot(0.15, 0.3))
     # 900 s and a third of them
-    assert [each.inside for each in search(b8=2.4, b16=3.0).points()] == [True, True, False]
-    assert [each.inside for each in search(b8=2.41, b16=3.0).points()] == [False, True, False]
+    assert [each.inside for each in search(b8=2.4, b16=3.0).points(None)] == [True, True, False]
+    assert [each.inside for each in search(b8=2.41, b16=3.0).points(None)] == [False, True, False]
     chosen = examples.scored(step_seconds=1.0)
     assert found.points(chosen)[1].scored is chosen
     assert found.points(chosen)[0].scored is not chosen
@@ -127,13 +127,13 @@ def test_the_faster_plan_of_two_searches() -> None:
 
 def test_the_best_batch_if_the_critical_one_is_another() -> None:
     """Of those with a plan."""
-    points = search(b8=2.0, b16=3.0).points()
+    points = search(b8=2.0, b16=3.0).points(None)
     turned = cast(
         "Any", SimpleNamespace(steps=lambda tokens, critical: critical * (1 if tokens > 10 * LENGTH else 0.5))
     )
     assert _best_at(points, cast("Any", turned), 1.0, MODEL) == 8
     assert _best_at(points, curve(), 1.0, MODEL) == 16
-    assert _best_at(search().points(), curve(), 1.0, MODEL) is None
+    assert _best_at(search().points(None), curve(), 1.0, MODEL) is None
 
 
 def test_what_sizes_must_beat() -> None:

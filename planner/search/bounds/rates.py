@@ -283,7 +283,7 @@ class Rates:
             for pool, (nodes, types, replicas) in pools.items()
         }
 
-    def crossing(self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b") -> RequiredSend | None:
+    def crossing(self, family: Family, chunks: int, schedule: Schedule) -> RequiredSend | None:
         """The cheapest send from island to island; None where stages may stand on several."""
         seconds = self.sends(family, chunks, schedule)[1]
         if seconds is None:
@@ -293,9 +293,7 @@ class Rates:
             seconds=seconds, parts=tuple(numbers[speed.device_type[0]] for speed in self.speeds(family))
         )
 
-    def hops(
-        self, family: Family, chunks: int = 1, schedule: Schedule = "1f1b"
-    ) -> dict[tuple[str, str], Hops]:
+    def hops(self, family: Family, chunks: int, schedule: Schedule) -> dict[tuple[str, str], Hops]:
         """Least sends of a stage with devices of each device type, by kind."""
         return self.sends(family, chunks, schedule)[0]
 

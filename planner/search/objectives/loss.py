@@ -320,7 +320,7 @@ class LossSearch(Slices[BatchCandidate]):
         tokens = candidate.batch * self.model.training.sequence_tokens
         return hypot(scored.estimate.spread, self.steps.steps_spread(tokens))
 
-    def points(self, chosen: Scored | None = None) -> tuple[BatchPoint, ...]:
+    def points(self, chosen: Scored | None) -> tuple[BatchPoint, ...]:
         """Every batch with the best of its sub-clusters, smallest first; ``chosen`` is the plan of the best one."""
         best = self.best
         limit = 0.0 if best is None or best.best is None else self.value * (1 + self._bar(best, best.best))

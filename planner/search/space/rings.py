@@ -142,7 +142,7 @@ class MeasuredRate(NamedTuple):
 
 
 @derived
-def measured_rate(estimator: Estimator, link: str, members: int, sharing: int = 1) -> MeasuredRate:
+def measured_rate(estimator: Estimator, link: str, members: int, sharing: int) -> MeasuredRate:
     """Of rings over a link, of which so many share a card at most; none moves more than all gradients in fp32."""
     if estimator.curves is None:
         return MeasuredRate(0.0, covers=False)
@@ -153,7 +153,7 @@ def measured_rate(estimator: Estimator, link: str, members: int, sharing: int = 
 
 
 @derived
-def measured_between(estimator: Estimator, members: int, sharing: int = 1) -> MeasuredRate:
+def measured_between(estimator: Estimator, members: int, sharing: int) -> MeasuredRate:
     """The same of rings that leave a node, whichever fabric is their narrowest hop."""
     pools = [pool.name for pool in estimator.cluster.pools]
     fabrics = {estimator.topology.path(*pair).fabric for pair in combinations_with_replacement(pools, 2)}
