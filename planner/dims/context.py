@@ -19,7 +19,7 @@ from planner.dims.expert import holds_experts
 from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.plan.values import Context, Fault, Plan, ReplicaGroup, Stage, groups_of, in_words
+from planner.plan.values import Context, Fault, Plan, ReplicaGroup, Stage, groups_of, with_commas
 from planner.targets import TARGETS
 
 LEAST_TOKENS = 8_192
@@ -50,7 +50,7 @@ class ContextParallelism(Dimension):
             yield Fault(path, f"{target.name} keeps sequences whole, expected 1, got {plan.cp}")
             return
         if plan.cp_kind not in target.context:
-            able = in_words(target.context)
+            able = with_commas(target.context)
             yield Fault(("cp_kind",), f"{target.name} divides sequences by {able}, got {plan.cp_kind}")
             return
         if plan.pp > 1 and not target.context_in_pipeline:

@@ -16,7 +16,7 @@ from planner.dims.sharding import trains_whole
 from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
-from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of, in_words
+from planner.plan.values import Fault, Plan, ReplicaGroup, Stage, groups_of, with_commas
 
 
 class Data(Dimension):
@@ -112,7 +112,7 @@ def _fewer_steps_faults(plan: Plan, target: Capabilities) -> Iterator[Fault]:
     if not plan.fewer_steps:
         return
     if plan.zero not in target.fewer_steps_zero:
-        able = in_words(target.fewer_steps_zero)
+        able = with_commas(target.fewer_steps_zero)
         what = f"with ZeRO {able} only" if able else "with no ZeRO stage"
         what = f"{target.name} runs replicas with unequal numbers of micro-batches {what}"
         yield Fault(path, f"{what}, expected 0, got {plan.fewer_steps}")
@@ -161,7 +161,7 @@ def backup_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterato
         return
     path = ("backup",)
     if plan.zero not in target.backup_zero:
-        able = in_words(target.backup_zero)
+        able = with_commas(target.backup_zero)
         what = (
             f"{target.name} drops gradients with ZeRO {able} only"
             if able
@@ -191,5 +191,5 @@ def backup_faults(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterato
     if dealt_whole(model):
         yield Fault(path, f"training on documents or pairs drops no gradients, expected 0, got {plan.backup}")
     if model.training.optimizer not in target.sharding_optimizers:
-        able = in_words(target.sharding_optimizers)
+        able = with_commas(target.sharding_optimizers)
         yield Fault(path, f"expected {able} with backup replicas, got {model.training.optimizer}")

@@ -22,7 +22,7 @@ from planner.plan.values import (
     Plan,
     ReplicaGroup,
     groups_of,
-    in_words,
+    with_commas,
 )
 from planner.units import divisors
 
@@ -177,7 +177,7 @@ def _whole_in(plan: Plan, target: Capabilities, model: ModelSpec) -> str:
         what = f"{target.name} divides no experts beside a frozen tower or pairs of answers"
         return what if able else f"{target.name} keeps all experts on every device"
     if plan.zero not in target.experts_zero:
-        return f"{target.name} divides experts with ZeRO {in_words(target.experts_zero)} only"
+        return f"{target.name} divides experts with ZeRO {with_commas(target.experts_zero)} only"
     if plan.pp > 1 and not target.experts_in_pipeline:
         return f"{target.name} keeps all experts on every device in a pipeline"
     return ""

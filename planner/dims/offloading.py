@@ -12,7 +12,7 @@ from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.dims.trained import frozen_text, moves_frozen
 from planner.model.spec import ModelSpec
-from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, groups_of, in_words
+from planner.plan.values import ON_DEVICE, Fault, Offload, Plan, groups_of, with_commas
 
 RATIOS = tuple(number / 10 for number in range(1, 10))
 """Shares of the optimizer in host memory that a search tries beside all of it."""
@@ -54,7 +54,7 @@ class OffloadDimension(Dimension):
             if where == "none" or plan.zero in able:
                 continue
             if able:
-                what = f"{target.name} offloads {name} to {where} with ZeRO {in_words(able)}, got ZeRO {plan.zero}"
+                what = f"{target.name} offloads {name} to {where} with ZeRO {with_commas(able)}, got ZeRO {plan.zero}"
             else:
                 what = f"{target.name} does not offload {name} to {where}, expected none"
             yield Fault(("offload", name), what)
@@ -146,7 +146,7 @@ def _divided(plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fau
     if not able:
         yield Fault(path, f"{target.name} has all of the optimizer in one place, expected 1")
     elif plan.zero not in able:
-        what = f"{target.name} divides the optimizer between host and device with ZeRO {in_words(able)}"
+        what = f"{target.name} divides the optimizer between host and device with ZeRO {with_commas(able)}"
         yield Fault(path, f"{what}, got ZeRO {plan.zero}")
     if what := _not_adamw(model):
         yield Fault(path, f"{what}, expected 1")
@@ -160,7 +160,9 @@ def _during_backward(plan: Plan, target: Capabilities, model: ModelSpec) -> Iter
     if not able:
         yield Fault(path, f"{target.name} has no SuperOffload, expected false")
     elif plan.zero not in able:
-        yield Fault(path, f"{target.name} has SuperOffload with ZeRO {in_words(able)}, got ZeRO {plan.zero}")
+        yield Fault(
+            path, f"{target.name} has SuperOffload with ZeRO {with_commas(able)}, got ZeRO {plan.zero}"
+        )
     if what := not_ahead(model):
         yield Fault(path, f"{what}, expected false")
 
@@ -269,7 +271,7 @@ def moves_nothing(
 def _stays(target: Capabilities, model: ModelSpec, device_types: Sequence[DeviceType]) -> str:
     """Why all of a model stays on these devices, whatever is asked for; empty where it need not."""
     if unknown := [each.pool for each in device_types if each.host.bytes_per_second is None]:
-        return f"host.link_gBps of {in_words(list(dict.fromkeys(unknown)))} is not given"
+        return f"host.link_gBps of {with_commas(list(dict.fromkeys(unknown)))} is not given"
     if not moves_frozen(target, model):
         return f"{target.name} keeps {frozen_text(model)} on the devices"
     if model.training.preference is not None:

@@ -9,7 +9,7 @@ from planner.capabilities import Capabilities, Recompute
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
-from planner.plan.values import Fault, Plan, in_words
+from planner.plan.values import Fault, Plan, with_commas
 
 
 class Recomputation(Dimension):
@@ -32,7 +32,7 @@ class Recomputation(Dimension):
         for number, stage in enumerate(plan.stages):
             path = ("stages", number, "recompute")
             if stage.recompute not in target.recomputes:
-                what = f"{target.name} recomputes {in_words(target.recomputes)}, got {stage.recompute}"
+                what = f"{target.name} recomputes {with_commas(target.recomputes)}, got {stage.recompute}"
                 yield Fault(path, what)
             elif stage.recompute == "selective" and not model.usual_layers:
                 what = (

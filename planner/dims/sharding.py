@@ -16,7 +16,7 @@ from planner.capabilities import Capabilities, Gradients
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, allowed, by_group, single_device_faults
 from planner.model.spec import HALVES, MasterWeights, ModelSpec, TrainingSpec
-from planner.plan.values import PLAIN_ZERO, Fault, Plan, groups_of, in_words
+from planner.plan.values import PLAIN_ZERO, Fault, Plan, groups_of, with_commas
 from planner.units import divisors
 
 
@@ -70,8 +70,8 @@ def gradient_faults(target: Capabilities, training: TrainingSpec, zeros: tuple[i
     if not offered:
         return
     if not able:
-        stages = in_words(sorted({zero for each in offered for zero in each.zero}))
-        yield f"{target.name} updates {masters} weights with ZeRO {stages}, got {in_words(zeros)}"
+        stages = with_commas(sorted({zero for each in offered for zero in each.zero}))
+        yield f"{target.name} updates {masters} weights with ZeRO {stages}, got {with_commas(zeros)}"
         return
     stages = f" with ZeRO {', '.join(map(str, zeros))}" if len(zeros) == 1 else ""
     yield f"{target.name} keeps gradients{stages} in {' or '.join(dict.fromkeys(able))}, got {asked}"
@@ -170,7 +170,9 @@ class Sharding(Dimension):
         offered = zeros_at(target, plan.pp)
         if plan.zero not in offered:
             pipeline = "without a pipeline" if plan.pp == 1 else "in a pipeline"
-            yield Fault(("zero",), f"{target.name} runs ZeRO {in_words(offered)} {pipeline}, got {plan.zero}")
+            yield Fault(
+                ("zero",), f"{target.name} runs ZeRO {with_commas(offered)} {pipeline}, got {plan.zero}"
+            )
         if plan.shard_size is not None and plan.zero not in target.hybrid_zero:
             what = f"{target.name} shards over all replicas of a stage, expected none, got {plan.shard_size}"
             yield Fault(("shard_size",), what)
@@ -178,14 +180,14 @@ class Sharding(Dimension):
         optimizer = model.training.optimizer
         # What the target has with no stage at all is refused as such.
         if plan.zero and optimizer in target.optimizers and optimizer not in target.sharding_optimizers:
-            able = in_words(target.sharding_optimizers)
+            able = with_commas(target.sharding_optimizers)
             what = f"{target.name} shards the states of {able} only, expected ZeRO 0 with {optimizer}"
             yield Fault(("zero",), f"{what}, got {plan.zero}")
         for what in gradient_faults(target, model.training, (plan.zero,)):
             yield Fault(("zero",), what)
         kept = model.training.optimizer_states in target.moments
         if kept and plan.zero not in target.narrow_moments_zero and (what := _narrow(model.training)):
-            able = in_words(target.narrow_moments_zero)
+            able = with_commas(target.narrow_moments_zero)
             yield Fault(("zero",), f"{target.name} keeps {what} with ZeRO {able}, got {plan.zero}")
 
     def neighbours(

@@ -16,7 +16,7 @@ from planner.dims.dimension import Change, Dimension
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place
-from planner.plan.values import EXACT, Fault, Plan, Sync, groups_of, in_words
+from planner.plan.values import EXACT, Fault, Plan, Sync, groups_of, with_commas
 
 
 class Synchronisation(Dimension):
@@ -39,7 +39,9 @@ class Synchronisation(Dimension):
             return
         lacking = [kind for kind in sync.kinds if kind not in target.syncs]
         if lacking:
-            what = f"{target.name} exchanges whole gradients in every step, expected no {in_words(lacking)}"
+            what = (
+                f"{target.name} exchanges whole gradients in every step, expected no {with_commas(lacking)}"
+            )
             yield Fault(("sync",), what)
             return
         if plan.pp > 1:
@@ -98,11 +100,11 @@ def _pools(plan: Plan) -> Iterator[Fault]:
         return
     twice = sorted({pool for pool in named if named.count(pool) > 1})
     if twice:
-        yield Fault(path, f"a pool belongs to one island, got more than once: {in_words(twice)}")
+        yield Fault(path, f"a pool belongs to one island, got more than once: {with_commas(twice)}")
     if missing := sorted(used - {*named}):
-        yield Fault(path, f"expected every pool of the plan in an island, missing: {in_words(missing)}")
+        yield Fault(path, f"expected every pool of the plan in an island, missing: {with_commas(missing)}")
     if idle := sorted({*named} - used):
-        yield Fault(path, f"expected pools with replicas of the plan, got {in_words(idle)}")
+        yield Fault(path, f"expected pools with replicas of the plan, got {with_commas(idle)}")
 
 
 def model_faults(sync: Sync, model: ModelSpec) -> Iterator[Fault]:

@@ -14,7 +14,7 @@ from planner.dims.dimension import Change, Dimension, allowed, by_group, by_stag
 from planner.dims.trained import splits_frozen
 from planner.errors import KeyPath
 from planner.model.spec import NF4_BLOCK, ROW_TARGETS, ModelSpec, StateSpec
-from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of, in_words
+from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of, with_commas
 from planner.targets import TARGETS
 
 
@@ -43,7 +43,7 @@ class SequenceParallelism(Dimension):
             yield Fault(path, "sequence parallelism needs tp of at least 2, expected false")
         elif any(length % tp for tp in degrees):
             yield Fault(
-                path, f"tp {in_words(degrees)} must divide the sequence length {length}, expected false"
+                path, f"tp {with_commas(degrees)} must divide the sequence length {length}, expected false"
             )
 
     def neighbours(

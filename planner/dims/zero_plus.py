@@ -18,7 +18,7 @@ from planner.dims.sharding import trains_whole
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.placement import place
-from planner.plan.values import PLAIN_ZERO, Fault, Plan, ZeroPlus, in_words
+from planner.plan.values import PLAIN_ZERO, Fault, Plan, ZeroPlus, with_commas
 from planner.units import divisors
 
 ROUNDED = ("bf16", "fp16")
@@ -52,7 +52,7 @@ class ZeroPlusPlus(Dimension):
         if not trains_whole(model):
             yield Fault(path, "only models that are trained whole have ZeRO++, expected none")
         if plan.zero_plus.lossy and model.training.precision not in ROUNDED:
-            able = in_words(ROUNDED)
+            able = with_commas(ROUNDED)
             what = f"what travels in fewer bits is of {able}"
             yield Fault(
                 path,

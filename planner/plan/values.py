@@ -692,6 +692,6 @@ def groups_of(plan: Plan) -> Iterator[tuple[KeyPath, ReplicaGroup]]:
             yield ("stages", number, "replicas", index), group
 
 
-def in_words(values: Iterable[object]) -> str:
+def with_commas(values: Iterable[object]) -> str:
     """Values with commas between them."""
     return ", ".join(str(value) for value in values)
