@@ -26,7 +26,7 @@ from planner.plan.file import Status
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.milp.machines import MachineRates, Machines
-from planner.search.milp.sharing import Partition, SharedJob, Sharing, Unit
+from planner.search.milp.sharing import Partition, RatedJob, Sharing, Unit
 from planner.search.milp.solver import Unsolved
 from planner.search.objectives.candidates import Part, sub_cluster
 from planner.search.objectives.choose import PART_SECONDS, PART_SLICE, choose, search_further
@@ -162,7 +162,7 @@ class ShareSearch:
             "sum" if objective == "throughput" else "least",
         )
 
-    def _contender(self, job: LoadedJob) -> SharedJob:
+    def _contender(self, job: LoadedJob) -> RatedJob:
         estimator = Estimator(self.cluster, job.model, self.calibration)
         best = DeviceRates(estimator, self._limits(job)).tokens_per_second()
         pools = {pool.name: pool for pool in self.cluster.pools}
@@ -180,7 +180,7 @@ class ShareSearch:
         if self.objective == "makespan":
             assert job.tokens is not None, "checked when the file is read"
             worth = 1.0 / job.tokens
-        return SharedJob(
+        return RatedJob(
             together=MachineRates(
                 rates=rates,
                 # Devices without the number format are of no use to the job.

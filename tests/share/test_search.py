@@ -20,7 +20,7 @@ from planner.cost.estimate import Estimator
 from planner.report.share import notes, share_report, where
 from planner.search.deadline import Deadline
 from planner.search.milp.machines import MachineRates, Machines
-from planner.search.milp.sharing import Partition, SharedJob, Sharing, Unit
+from planner.search.milp.sharing import Partition, RatedJob, Sharing, Unit
 from planner.search.milp.solver import Solved
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, SearchResult, Silent
@@ -112,7 +112,7 @@ def test_the_program_is_never_below_the_best_partition(
     every = list(partitions(units, count))
     worth = [draw.uniform(0.1, 10) for _ in range(count)]
     jobs = [
-        SharedJob(
+        RatedJob(
             together=MachineRates(
                 rates=each[job], most=[unit.most for unit in units], kinds=[(0,), (1,), (2,)]
             ),

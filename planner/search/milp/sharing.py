@@ -35,7 +35,7 @@ class Unit:
 
 
 @dataclass(slots=True, kw_only=True)
-class SharedJob:
+class RatedJob:
     """One job, and what is known of it."""
 
     together: MachineRates
@@ -55,7 +55,7 @@ class Sharing:
     """The machines of a cluster, and the jobs that share them."""
 
     units: Sequence[Unit]
-    jobs: Sequence[SharedJob]
+    jobs: Sequence[RatedJob]
     value_of: Literal["least", "sum"]
     """What is greatest: the least of what the jobs' rates are worth, or their sum."""
 
@@ -139,7 +139,7 @@ class Sharing:
         ]
         return min(each) if self.value_of == "least" else sum(each)
 
-    def fewest(self, job: SharedJob) -> Machines | None:
+    def fewest(self, job: RatedJob) -> Machines | None:
         """Machines with the fewest devices that the job may be able to run on; None where there are none."""
         ceiling = job.together.most_rate(job.together.everything)
         if not ceiling:
@@ -161,10 +161,10 @@ class Sharing:
         """Devices of some machines."""
         return sum(number * unit.gpus for number, unit in zip(machines, self.units, strict=True))
 
-    def _allowed(self, job: SharedJob, machines: Machines) -> bool:
+    def _allowed(self, job: RatedJob, machines: Machines) -> bool:
         return job.least_gpus <= self.gpus(machines) <= (job.most_gpus or math.inf)
 
-    def _machines_of(self, program: Program, job: SharedJob, name: str) -> list[int]:
+    def _machines_of(self, program: Program, job: RatedJob, name: str) -> list[int]:
         """Columns of the numbers of machines of one job."""
         columns = [
             program.column(f"{name}unit_{index}", upper=float(most), whole=True)
