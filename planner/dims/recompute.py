@@ -60,7 +60,7 @@ def recompute_text(plan: Plan) -> str:
     return "no" if text == "none" else text
 
 
-def recomputes_of(
+def worth_trying(
     target: Capabilities,
     limit: tuple[Recompute, ...] | None,
     model: ModelSpec,

@@ -11,7 +11,7 @@ import pytest
 from planner.cluster.topology import Topology
 from planner.dims import DIMENSIONS
 from planner.dims.dimension import Dimension
-from planner.dims.recompute import recomputes_of
+from planner.dims.recompute import worth_trying
 from planner.dims.tensor import head_faults, tp_degrees
 from planner.model.file import load_model
 from planner.model.spec import ExpertsSpec
@@ -138,7 +138,7 @@ def test_selective_recomputation_where_it_saves_something() -> None:
         (target("torch"), None, flash, new, True),
         (megatron, None, mixture, new, True),
     ):
-        found = recomputes_of(row, limit, model, device_types)  # type: ignore[arg-type]
+        found = worth_trying(row, limit, model, device_types)  # type: ignore[arg-type]
         assert ("selective" in found) == selective
         assert "full" in found
         assert ("none" in found) == (limit is None or "none" in limit)

@@ -15,7 +15,7 @@ from planner.dims.context import contexts
 from planner.dims.expert import foldings
 from planner.dims.offloading import offloads
 from planner.dims.pipeline import divided_orders, interleavings
-from planner.dims.recompute import recomputes_of
+from planner.dims.recompute import worth_trying
 from planner.dims.sharding import node_sizes, parts_of, shard_sizes, zeros
 from planner.dims.tensor import tp_degrees
 from planner.dims.zero_plus import zero_pluses
@@ -77,8 +77,8 @@ def _of_devices(target: Capabilities, case: Case) -> dict[str, str]:
     found = {
         "tp": _listed(tp_degrees(target, None, model, kinds)),
         "tp of 1, 3 and 4": _listed(tp_degrees(target, (1, 3, 4), model, kinds)),
-        "recompute": _listed(recomputes_of(target, None, model, kinds)),
-        "recompute without full": _listed(recomputes_of(target, ("none", "selective"), model, kinds)),
+        "recompute": _listed(worth_trying(target, None, model, kinds)),
+        "recompute without full": _listed(worth_trying(target, ("none", "selective"), model, kinds)),
     }
     for zero in range(4):
         found |= {

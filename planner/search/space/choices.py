@@ -21,7 +21,7 @@ from planner.dims.dimension import allowed
 from planner.dims.expert import OVERLAP_CHUNKS, divides_at, foldings, holds_experts, overlaps
 from planner.dims.offloading import offloads
 from planner.dims.pipeline import divided_orders, interleavings
-from planner.dims.recompute import recomputes_of as dims_recompute
+from planner.dims.recompute import worth_trying
 from planner.dims.sharding import fills_node, node_sizes, zeros, zeros_at
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.dims.trained import lack
@@ -217,7 +217,7 @@ def recomputes_of(
     """Recomputations worth trying, none where the target does not train the model."""
     if not offers(row, model):
         return ()
-    return dims_recompute(row, limits.recompute, model, device_types)
+    return worth_trying(row, limits.recompute, model, device_types)
 
 
 def family_recomputes(
