@@ -45,7 +45,7 @@ from planner.report.plan_table import (
     group_text,
     groups_of,
     headline,
-    idle_devices,
+    left_idle,
     memory_text,
     micro_batches_text,
     stage_runs,
@@ -160,7 +160,7 @@ def _notes(result: SearchResult, best: Scored, cluster: ClusterSpec) -> Iterator
 
 def _untold(result: SearchResult, estimate: Estimate, cluster: ClusterSpec) -> Iterator[str]:
     """Idle devices of which nobody asked, or had the time to ask, what using them costs."""
-    rest = idle_devices(estimate, cluster, {(entry.pool, entry.gpu) for entry in result.idle_costs})
+    rest = left_idle(estimate, cluster, {(entry.pool, entry.gpu) for entry in result.idle_costs})
     if rest:
         yield f"idle: {rest}"
 

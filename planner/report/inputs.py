@@ -71,7 +71,7 @@ def _total(device_types: Sequence[DeviceType], formats: Iterable[str], spread: f
     ]
     peak = ", ".join(f"{name} {significant(flops / 1e15)} PFLOP/s" for name, flops in peaks)
     devices = sum(device_type.devices for device_type in device_types)
-    return f"total: {count(devices, 'device')}, {memory_text(gib_from_bytes(memory))} usable, {peak}"
+    return f"total: {count(devices, 'device')}, {size_text(gib_from_bytes(memory))} usable, {peak}"
 
 
 def _usable(device_type: DeviceType, spread: float) -> float:
@@ -251,14 +251,14 @@ def _cluster(cluster: ClusterSpec) -> Iterator[tuple[str, str]]:
     memory = sum(
         len(pool.hosts) * sum(cluster.gpus[gpu].memory_gib for gpu in pool.devices) for pool in cluster.pools
     )
-    totals = f"{count(nodes, 'node')}, {count(cluster.devices, 'device')}, {memory_text(memory)}"
+    totals = f"{count(nodes, 'node')}, {count(cluster.devices, 'device')}, {size_text(memory)}"
     safe = "" if cluster.safe is None else f", out of memory with a chance of at most {percent(cluster.safe)}"
     yield "cluster", f"{cluster.name}: {totals}, {cluster.reserve_gib:g} GiB kept free per device{safe}"
     for pool in cluster.pools:
         yield "", pool_text(cluster, pool)
 
 
-def memory_text(gib: float) -> str:
+def size_text(gib: float) -> str:
     """A large size: ``480 GiB``, ``1052 TiB``."""
     return f"{gib:.0f} GiB" if gib < 10_000 else f"{gib / 1024:.0f} TiB"
 

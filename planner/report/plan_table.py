@@ -300,7 +300,7 @@ def summary_lines(estimate: Estimate, cluster: ClusterSpec, idle: Sequence[IdleC
     total = cluster.devices
     used = f"all {total}" if estimate.devices == total else f"{estimate.devices} of {total}"
     told = {(entry.pool, entry.gpu) for entry in idle}
-    yield "; idle: ".join(filter(None, (f"uses {used} devices", idle_devices(estimate, cluster, told))))
+    yield "; idle: ".join(filter(None, (f"uses {used} devices", left_idle(estimate, cluster, told))))
     yield from map(idle_text, idle)
     yield from running_cost_lines(estimate)
 
@@ -314,7 +314,7 @@ def memory_text(estimate: Estimate) -> str:
     )
 
 
-def idle_devices(estimate: Estimate, cluster: ClusterSpec, told: Container[tuple[str, str]]) -> str:
+def left_idle(estimate: Estimate, cluster: ClusterSpec, told: Container[tuple[str, str]]) -> str:
     """``4 T4 (t4), 2 V100 (v100)``; empty when all devices work, or those that do not are told of elsewhere."""
     used: Counter[tuple[str, str]] = Counter()
     for group in groups_of(estimate):

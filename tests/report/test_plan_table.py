@@ -16,7 +16,7 @@ from planner.report.explain import (
     considered,
     memory_section,
 )
-from planner.report.inputs import memory_text, pool_text, provenance_text, understood
+from planner.report.inputs import pool_text, provenance_text, size_text, understood
 from planner.report.plan_table import (
     differences,
     headline,
@@ -86,7 +86,7 @@ def test_the_origin_of_constants_is_named() -> None:
 
 def test_memory_is_told_in_a_unit_that_fits() -> None:
     """Small and large."""
-    assert [memory_text(480.0), memory_text(1_077_740.0)] == ["480 GiB", "1052 TiB"]
+    assert [size_text(480.0), size_text(1_077_740.0)] == ["480 GiB", "1052 TiB"]
 
 
 def test_the_plan_shows_stages_time_use_price_and_proof() -> None:
