@@ -745,33 +745,13 @@ def layer_pass(
         inputs, outputs = apart_bytes(model, made) if apart else cast_bytes(model, made)
         forward += device.stream(inputs)
         backward += device.stream(outputs)
-    launches: float = part * (FORWARD_KERNELS + (2 if tp > 1 else 0))
+    norms = 0.0
     if model.training.norms == "unfused":
-        ahead, behind, more = unfused_norm_seconds(
+        ahead, behind, norms = unfused_norm_seconds(
             model, device, tp=tp, tokens=tokens, split=sequence_parallel
         )
-        forward, backward, launches = forward + ahead, backward + behind, launches + more
-    if device.precision == "fp8":
-        attention = len(model.attention_matrices) + (model.cross_matrix is not None)
-        fed = (model.mlp_matrices if apart else 2) * (model.common_ffn > 0)
-        launches += (APART_KERNELS if apart else FP8_KERNELS) * (attention + fed)
-    lora = model.training.lora
-    drops = lora is not None and lora.dropout
-    launches += (ADAPTER_KERNELS + drops) * (len(model.adapted) + len(model.adapted_experts))
-    launches += DOCUMENT_KERNELS * (attention_calls(model, target, micro_batch) - 1) if model.attends else 0
-    launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
-    base = lora.base if lora else None
-    launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model)
-    if model.training.attention == "unfused":
-        fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
-        launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)
-    if model.training.cuda_graphs != "none":
-        launches = 0.0
-    if model.experts is not None and model.training.cuda_graphs != "step":
-        # A grouped product is a kernel for each expert, or one for all.
-        each = GROUPED_KERNELS.get(device.precision, 3.0)
-        launches += DISPATCH_KERNELS if model.training.cuda_graphs == "layers" else EXPERT_KERNELS
-        launches += each * (model.experts.number / folding.ep if target.kernel_per_expert else 1)
+        forward, backward = forward + ahead, backward + behind
+    launches = _launches(model, device, target, tp=tp, micro_batch=micro_batch, folding=folding, norms=norms)
     seconds = device.family.launch_seconds * device.framework.host_factor
     # Every collective waits for the slowest of its members' processes, which share the processors of a node.
     together = min(tp, device.kind.per_node // device.kind.nodes_each)
@@ -800,6 +780,44 @@ def layer_pass(
         host_seconds=launches * seconds,
         host_more_seconds=more,
     )
+
+
+def _launches(
+    model: ModelSpec,
+    device: Device,
+    target: Capabilities,
+    *,
+    tp: int,
+    micro_batch: int,
+    folding: Folding,
+    norms: float,
+) -> float:
+    """Kernels that the host launches for the forward of one layer; ``norms`` are those that unfused norms add."""
+    training, part = model.training, model.sublayers / 2
+    launches = part * (FORWARD_KERNELS + (2 if tp > 1 else 0)) + norms
+    if device.precision == "fp8":
+        apart = device.kernels in target.casts_apart
+        attention = len(model.attention_matrices) + (model.cross_matrix is not None)
+        fed = (model.mlp_matrices if apart else 2) * (model.common_ffn > 0)
+        launches += (APART_KERNELS if apart else FP8_KERNELS) * (attention + fed)
+    lora = training.lora
+    drops = lora is not None and lora.dropout
+    launches += (ADAPTER_KERNELS + drops) * (len(model.adapted) + len(model.adapted_experts))
+    launches += DOCUMENT_KERNELS * (attention_calls(model, target, micro_batch) - 1) if model.attends else 0
+    launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
+    base = lora.base if lora else None
+    launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model)
+    if training.attention == "unfused":
+        fused = fused_softmax(model, device, target, tp=tp, micro_batch=micro_batch)
+        launches += UNFUSED_SOFTMAX_KERNELS * (1 - fused)
+    if training.cuda_graphs != "none":
+        launches = 0.0
+    if model.experts is not None and training.cuda_graphs != "step":
+        # A grouped product is a kernel for each expert, or one for all.
+        each = GROUPED_KERNELS.get(device.precision, 3.0)
+        launches += DISPATCH_KERNELS if training.cuda_graphs == "layers" else EXPERT_KERNELS
+        launches += each * (model.experts.number / folding.ep if target.kernel_per_expert else 1)
+    return launches
 
 
 def layer_modules(model: ModelSpec) -> int:
