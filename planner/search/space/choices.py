@@ -309,20 +309,27 @@ def families(
             continue
         for tp in degrees:
             replicas = sum(device_type.replicas(tp) for device_type in device_types)
-            divided = contexts(row, model, tp, limits.cp)
-            for batch in divisors(model.training.global_batch):
-                for together in divisors(batch):
-                    if limits.micro_batch and batch // together not in limits.micro_batch:
-                        continue
-                    for context in divided:
-                        dp = together * context.ways
-                        if dp <= replicas:
-                            yield from each(recompute, tp, dp, batch, context)
+            for dp, batch, context in equal_steps(row, model, tp, replicas, limits):
+                yield from each(recompute, tp, dp, batch, context)
             if row.fewer_steps_zero and allowed((1,), limits.cp):
                 for dp, batch in unequal_steps(model, replicas, limits):
                     for family in each(recompute, tp, dp, batch):
                         if family.zero in row.fewer_steps_zero and family.folding == WHOLE_EXPERTS:
                             yield family
+
+
+def equal_steps(
+    row: Capabilities, model: ModelSpec, tp: int, replicas: int, limits: Limits
+) -> Iterator[tuple[int, int, Context]]:
+    """Replicas, at most so many, sequences of a micro-batch over all of them, and how they share these."""
+    divided = contexts(row, model, tp, limits.cp)
+    for batch in divisors(model.training.global_batch):
+        for together in divisors(batch):
+            if limits.micro_batch and batch // together not in limits.micro_batch:
+                continue
+            for context in divided:
+                if together * context.ways <= replicas:
+                    yield together * context.ways, batch, context
 
 
 def unequal_steps(model: ModelSpec, replicas: int, limits: Limits) -> Iterator[tuple[int, int]]:
