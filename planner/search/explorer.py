@@ -598,22 +598,25 @@ class Explorer:
                 bound, number, item = waiting[-1]
                 if isinstance(item, DataParallel) and wanted(item):
                     deadline.check()
-                    bound = max(bound, self._whole_bound(item))
-                    if bound < self.incumbent:
-                        sets = self._sets(item)
-                        bound = max(bound, sets.shares.bound(sets.box))
-                        if bound < self.incumbent:
-                            self._fullest(sets)
-                            self._without_slowest(sets)
-                        self._push(bound, sets)
-                    else:
-                        self._push(bound, item)
+                    self._push(*self._known_early(bound, item))
                 else:
                     heappush(self._heap, (bound, number, item))
                 waiting.pop()
         finally:
             for entry in waiting:
                 heappush(self._heap, entry)
+
+    def _known_early(self, bound: float, choice: DataParallel) -> tuple[float, DataParallel | DeviceSets]:
+        """The best bound that is known of a choice; its sets, of which the largest were tried, where that may win."""
+        bound = max(bound, self._whole_bound(choice))
+        if bound >= self.incumbent:
+            return bound, choice
+        sets = self._sets(choice)
+        bound = max(bound, sets.shares.bound(sets.box))
+        if bound < self.incumbent:
+            self._fullest(sets)
+            self._without_slowest(sets)
+        return bound, sets
 
     def _whole_bound(self, choice: DataParallel) -> float:
         """What the same with one copy takes at least: groups have less room, and no more devices share an update."""
