@@ -38,6 +38,7 @@ from planner.report.document import EmitDocument
 from planner.report.layout import Indented, Paragraph, bullets
 from planner.report.numbers import count
 from planner.report.plan_table import misfits
+from planner.targets import in_words
 
 SHOWN = 24
 """Files of one folder that are listed by name."""
@@ -56,9 +57,8 @@ def emitted_section(target: str, folder: Path, paths: Sequence[str], unnamed: Se
 
 
 def _placeholders(names: Sequence[str]) -> str:
-    *others, last = names
-    listed = f"{', '.join(others)} and {last} are placeholders" if others else f"{last} is a placeholder"
-    return f"name the nodes before you start: {listed}"
+    are = "are placeholders" if len(names) > 1 else "is a placeholder"
+    return f"name the nodes before you start: {in_words(names, 'and')} {are}"
 
 
 def _lines(parent: str, names: list[str]) -> list[str]:

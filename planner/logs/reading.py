@@ -29,7 +29,7 @@ from planner.runtimes.interface import runtime
 from planner.runtimes.log import Fact, LogReader, Part, PartTime, RankMemory, Series, Timed
 from planner.runtimes.megatron.capabilities import CAPABILITIES as MEGATRON
 from planner.runtimes.torch.capabilities import CAPABILITIES as TORCH
-from planner.targets import NAMES
+from planner.targets import NAMES, in_words
 
 WARM_UP_STEPS = 3
 """First steps that do not count: they allocate, load kernels and open connections."""
@@ -261,8 +261,7 @@ def _readers(plan: Plan, sequence_length: int) -> tuple[LogReader, ...]:
 
 def _expected(readers: Sequence[LogReader]) -> str:
     """What a log may look like."""
-    *others, last = (f"{reader.source} ({reader.lines})" for reader in readers)
-    return f"expected lines of {', '.join(others)} or {last}"
+    return f"expected lines of {in_words([f'{reader.source} ({reader.lines})' for reader in readers], 'or')}"
 
 
 def _read(path: Path, plan: Plan, sequence_length: int) -> _File:
