@@ -1,6 +1,6 @@
 """Metis: groups of one type of GPU with tp and dp of their own, layers by speed (Um et al., USENIX ATC 2024).
 
-The search of the published code, with what it gets wrong: a check of memory that loosens as groups grow, and no look
+The search of the published code, with what it gets wrong: a memory check that loosens as groups grow, and no look
 at the network between nodes. Left out: pipelines with stages of several types of GPU, which no runtime we describe
 runs, orders of types other than by speed and its reverse, group sizes that differ beyond what a type leaves over, and
 the measured times of the optimizer and of forward-backward synchronisation.
@@ -62,7 +62,7 @@ class StageGroup:
 def metis(estimator: Estimator) -> Iterator[Plan]:
     """The one plan of least Metis cost; FlagScale's where the stages differ in tp or dp.
 
-    Raises PlanError when none divides the batch, lies on the nodes and passes its check of memory.
+    Raises PlanError when none divides the batch, lies on the nodes and passes its memory check.
     """
     types = gpu_types(estimator)
     batches = divisors(estimator.model.training.global_batch)
@@ -76,7 +76,7 @@ def metis(estimator: Estimator) -> Iterator[Plan]:
         candidates += [_one_mixed_stage(estimator, types, steps) for steps in batches]
     best = min((entry for entry in candidates if entry is not None), key=lambda entry: entry[0], default=None)
     if best is None:
-        raise PlanError("no split of its groups divides the batch and passes its check of memory")
+        raise PlanError("no split of its groups divides the batch and passes its memory check")
     yield best[1]
 
 
@@ -142,7 +142,7 @@ def _micro_batch(estimator: Estimator, group: StageGroup, steps: int) -> int:
 
 
 def _balanced(estimator: Estimator, groups: Sequence[StageGroup], steps: int) -> list[int]:
-    """Layers by compute performance, as many as the check of memory lets each group have; empty when too few."""
+    """Layers by compute performance, as many as the memory check lets each group have; empty when too few."""
     depth = len(groups)
     profiles = [
         layer_seconds(estimator, group.type.device_types[0], group.tp, _micro_batch(estimator, group, steps))
@@ -154,7 +154,7 @@ def _balanced(estimator: Estimator, groups: Sequence[StageGroup], steps: int) ->
 
 
 def _most_layers(estimator: Estimator, group: StageGroup, stage: int, depth: int, steps: int) -> int:
-    """Most layers that pass the check of memory; 0 for none."""
+    """Most layers that pass the memory check; 0 for none."""
     device_type = group.type.device_types[0]
     one = replicas_on(device_type, group.tp, 1, _micro_batch(estimator, group, steps), 1)
     room = group.tp * group.dp * device_type.memory_bytes
@@ -210,7 +210,7 @@ def _reduction(
 def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int) -> tuple[float, Plan] | None:
     """Data parallelism over all types with the micro-batch divided by compute performance.
 
-    None where some device gets nothing or more than was profiled, or the check of memory fails; for a mixed group
+    None where some device gets nothing or more than was profiled, or the memory check fails; for a mixed group
     it holds the factor times the bytes of all devices against the memory of all.
     """
     model = estimator.model
@@ -236,7 +236,7 @@ def _one_mixed_stage(estimator: Estimator, types: Sequence[GpuType], steps: int)
 
 
 def _holds(estimator: Estimator, device_types: Sequence[DeviceType], groups: Sequence[ReplicaGroup]) -> bool:
-    """True when a mixed group passes the check of memory."""
+    """True when a mixed group passes the memory check."""
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, 0, "none")
     devices = sum(device_type.devices for device_type in device_types)
     need = sum(group.count * pricer.memory(shape, group, devices).used_bytes for group in groups)

@@ -96,7 +96,7 @@ def sweep(
         if best is None or steps * (slowest + traffic) < best[0]:
             best = steps * (slowest + traffic), batches, steps
     if best is None:
-        raise PlanError("no time of a micro-batch gives every device a sequence in each")
+        raise PlanError("no limit on the time of a micro-batch leaves every device a sequence in each")
     return best[1], best[2]
 
 

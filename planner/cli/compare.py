@@ -145,7 +145,7 @@ def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
     shapes = [file.model.model_dump(exclude={"training", "name", "numerics"}) for file in (saved, first)]
     if shapes[0] != shapes[1]:
         raise UsageError(
-            f"{path}: plans {saved.model.name}, the first plan {first.model.name}",
+            f"{path}: a plan of {saved.model.name}, expected one of {first.model.name} as the first",
             hint="compare plans of one model; clusters and batches may differ",
         )
 

@@ -276,7 +276,7 @@ class LossOptions:
         }
         for option in (name for name, value in given.items() if value not in (None, False)):
             raise UsageError(
-                f"--objective {TIME_TO_LOSS} has the least time in mind: expected no --{option} with it",
+                f"--objective {TIME_TO_LOSS} minimises the time alone: expected no --{option} with it",
                 hint="--pareto shows time against money for growing parts of the cluster",
             )
         return True

@@ -409,7 +409,7 @@ def search(
     if history and wanted.simple:
         raise UsageError("--history is about the fastest plan: expected no --simple with it")
     if history and output is None:
-        raise UsageError("--history: the plan file keeps it, and there is none", hint="add -o plan.yaml")
+        raise UsageError("--history is kept in the plan file: expected -o FILE with it")
     detail = _detail(quiet, verbose)
     is_to_loss = to_loss.given(wanted, advice=advice, write_lp=write_lp, history=history)
     run = Goal(interruptions=wanted.run.stops.interruptions()) if is_to_loss else wanted.run.goal()
@@ -425,7 +425,7 @@ def search(
     families = {gpu.family for gpu in cluster_spec.gpus.values()}
     if limits.backup and not any(constants.family(name).sigma for name in families if name):
         warn(
-            "--allow-backup: no device of the cluster is known to vary, so that none pays: see calibrate sigma"
+            "--allow-backup: no device of the cluster is known to vary, so no backup pays: see calibrate sigma"
         )
     if limits.syncs or limits.grids or limits.quantised or limits.unequal_shards or limits.offload:
         for key, need in without_plans(limits, Estimator(ranked(cluster_spec), model_spec, constants)):

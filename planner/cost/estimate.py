@@ -294,8 +294,8 @@ class Estimator:
         elif wanted is None and pricer.kernels == pricer.target.unfused_kernels:
             today = pricer.target.kernels[0]
             yield (
-                f"unfused attention is taken for {plan.target} of its time ({pricer.kernels}): "
-                f"kernels: {today} in the training section prices it with that of today"
+                f"unfused attention is priced with {plan.target}'s kernels of its time ({pricer.kernels}): "
+                f"write kernels: {today} in the training section for today's"
             )
         groups = {
             (group.pool, group.gpu, group.tp, group.micro_batch)

@@ -71,7 +71,7 @@ def findings(
 def _doubts(seen: Observed) -> Iterator[Finding]:
     """Why the observation itself may not be true."""
     if seen.more_steps is None:
-        text = "the log has one mean of the whole run, warm-up in it: log single steps by the callback of step_log.py"
+        text = "the log has one mean of the whole run, warm-up included: log single steps with step_log.py's callback"
         yield Finding(cause="warm-up", text=text)
     elif seen.only_warm_up:
         text = (

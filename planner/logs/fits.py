@@ -195,7 +195,7 @@ def variation(
         raise UsageError(
             f"the log of {seen.source} has means over several steps, or whole seconds of a progress bar, which do not "
             "tell how much single steps vary",
-            hint="log every step by itself, for example by step_log.py of the launch folder",
+            hint="log every step by itself, for example with step_log.py of the launch folder",
         )
     if seen.spread is None or seen.step_times < FEWEST:
         raise UsageError(

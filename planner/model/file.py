@@ -187,7 +187,7 @@ def unsaid(path: Path, said: Mapping[str, object] | None = None) -> str | None:
         if quantised
         else []
     )
-    return f"{as_named(path)}: nobody says how it is trained, so {', '.join(so)}"
+    return f"{as_named(path)}: nothing says how it is trained, so {', '.join(so)}"
 
 
 def batch_at(path: Path, length: int) -> int | None:

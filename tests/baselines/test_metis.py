@@ -62,7 +62,7 @@ def test_large_groups_are_overfilled() -> None:
 
 def test_a_small_group_has_too_little_by_its_check() -> None:
     """One device of 80 GiB may hold a fifth of it, so a model of 30 GiB has no plan."""
-    with pytest.raises(PlanError, match="check of memory"):
+    with pytest.raises(PlanError, match="memory check"):
         chosen(cluster(pool("a", per_node=1)), gpt(global_batch=8))
 
 

@@ -170,7 +170,7 @@ def test_compare_marks_other_batches_and_refuses_other_models(
     write(PlanFile(plan=examples.plan(), cluster=examples.cluster(), model=other), Path("other.yaml"))
     done = hetplan("compare", "best.yaml", "other.yaml")
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("error: other.yaml: plans other, the first plan llama-7b\n")
+    assert done.err.startswith("error: other.yaml: a plan of other, expected one of llama-7b as the first\n")
 
 
 def test_compare_needs_something_to_compare(hetplan: Command, files: Path) -> None:

@@ -474,7 +474,7 @@ def test_ctrl_c_keeps_the_best_so_far(files: Path) -> None:
         ),
         (("--use-at-most", "0"), "--use-at-most: leaves no device to use"),
         (("--use-at-most", "0:mixed", "--use-at-most", "0:titan"), "--use-at-most: leaves no device to use"),
-        (("--history",), "--history: the plan file keeps it, and there is none"),
+        (("--history",), "--history is kept in the plan file: expected -o FILE with it"),
         (
             ("--history", "-o", "plan.yaml", "--use-at-most", "8"),
             "--history: only a search for the fastest plan without other limits keeps it",

@@ -116,7 +116,7 @@ def test_bad_short_plans(hetplan: Command, memories: Path, line: str, what: str)
 
 
 def test_backups_need_devices_that_vary(hetplan: Command, memories: Path) -> None:
-    """Without a sigma the search says that none pays; with one a plan may drop gradients."""
+    """Without a sigma the search says that no backup pays; with one a plan may drop gradients."""
     asked = ("search", "cluster.yaml", "model.yaml", *ALONE, "--zero", "0,1", "--global-batch", "192")
     assert "no device of the cluster is known to vary" in hetplan(*asked, "--allow-backup", "1").err
     (memories / "varying.yaml").write_text(VARYING.format(family=gpu_spec("A100-SXM-40GB").family))

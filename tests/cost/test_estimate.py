@@ -667,7 +667,7 @@ def test_kernels_that_unfused_attention_stands_for_are_warned_of(
     """Constants of 2021 are nobody's guess of software that is installed today."""
     spec, _, plan = two_pools()
     found = estimate(plan, spec, gpt(global_batch=64, **training)).warnings
-    line = "unfused attention is taken for megatron of its time (megatron-2021): kernels: megatron in the training "
+    line = "unfused attention is priced with megatron's kernels of its time (megatron-2021): write kernels: megatron "
     assert any(each.startswith(line) for each in found) == said
 
 

@@ -266,16 +266,16 @@ def test_a_model_that_is_not_in_the_cache(
 def test_what_nobody_said_of_the_training_is_told(tmp_path: Path) -> None:
     """Of configurations, never of model files that say it all."""
     config = config_file(tmp_path)
-    said = "nobody says how it is trained, so on sequences of 4,096 tokens and 512 sequences a step"
+    said = "nothing says how it is trained, so on sequences of 4,096 tokens and 512 sequences a step"
     assert unsaid(config) == f"{config}: {said}"
-    said = "nobody says how it is trained, so on 64 sequences a step"
+    said = "nothing says how it is trained, so on 64 sequences a step"
     assert unsaid(config, {"sequence_length": 32_768}) == f"{config}: {said}"
-    said = "nobody says how it is trained, so on sequences of 4,096 tokens"
+    said = "nothing says how it is trained, so on sequences of 4,096 tokens"
     assert unsaid(config, {"global_batch": 128}) == f"{config}: {said}"
     assert unsaid(config, {"sequence_length": 32_768, "global_batch": 128}) is None
     path = tmp_path / "model.yaml"
     path.write_text("huggingface: Llama-3-8B/config.json\ntraining: {sequence_length: 2048}\n")
-    assert unsaid(path) == f"{path}: nobody says how it is trained, so on 1,024 sequences a step"
+    assert unsaid(path) == f"{path}: nothing says how it is trained, so on 1,024 sequences a step"
     path.write_text(
         "huggingface: Llama-3-8B/config.json\ntraining: {sequence_length: 2048, global_batch: 8}\n"
     )
