@@ -84,14 +84,14 @@ def cluster(
 ) -> ClusterSpec:
     """The pools with every fabric they name; ``fabrics`` says the kinds of those whose names do not."""
     known = {**GPUS, **(gpus or {})}
-    device_types = {nic.fabric: KINDS.get(nic.fabric, "ethernet") for item in pools for nic in item.nics}
+    kinds = {nic.fabric: KINDS.get(nic.fabric, "ethernet") for item in pools for nic in item.nics}
     return ClusterSpec(
         name="test",
         gpus={name: known[name] for item in pools for name in item.devices},
         pools=pools,
         fabrics={
-            name: FabricSpec(kind=device_type, latency_us=5)  # type: ignore[arg-type]
-            for name, device_type in {**device_types, **(fabrics or {})}.items()
+            name: FabricSpec(kind=kind, latency_us=5)  # type: ignore[arg-type]
+            for name, kind in {**kinds, **(fabrics or {})}.items()
         },
         links=links,
     )

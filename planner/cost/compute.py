@@ -190,7 +190,7 @@ class Device:
         added_bytes: float = 0.0,
         loss: tuple[float, float] | None = None,
     ) -> None:
-        self.kind = device_type
+        self.device_type = device_type
         self.family: GpuFamily = calibration.family(device_type.family, kernels)
         self.framework: Framework = calibration.framework(kernels)
         self.kernels = kernels
@@ -228,7 +228,7 @@ class Device:
             )
         )
         filled = product.inner / (product.inner + fill)
-        units = self.kind.multiprocessors
+        units = self.device_type.multiprocessors
         tiling = tiled(units, product.count, product.rows, product.columns) if units else 1.0
         arithmetic = flops / (rate * tiling * filled)
         return larger(arithmetic, moved / self._bytes_rate) + self.family.kernel_seconds
@@ -265,7 +265,7 @@ class Device:
     def flash(self, flops: float) -> float:
         """Seconds of a fused attention kernel."""
         name = ATTENTION_FORMAT.get(self.precision, self.precision)
-        peak = self.kind.peak_flops.get(name, self.kind.peak_flops[self.precision])
+        peak = self.device_type.peak_flops.get(name, self.device_type.peak_flops[self.precision])
         share: float = self.family.attention_efficiency
         if name == "fp32":
             # On vector units it is no faster than products.
@@ -274,28 +274,28 @@ class Device:
 
     def vectors(self, flops: float) -> float:
         """Seconds of operations on vector units, beside their traffic."""
-        name = "fp32" if "fp32" in self.kind.peak_flops else self.precision
-        return flops / (self.kind.peak_flops[name] * self._share(name))
+        name = "fp32" if "fp32" in self.device_type.peak_flops else self.precision
+        return flops / (self.device_type.peak_flops[name] * self._share(name))
 
     def _share(self, precision: str) -> float:
         """Share of a format's peak that large products reach."""
-        constant = share_of_products(self.kind.peak_flops, precision)
+        constant = share_of_products(self.device_type.peak_flops, precision)
         share: float = getattr(self.family, constant)
         if constant != "matmul_efficiency":
             return share
-        capability = self.kind.compute_capability or 0.0
+        capability = self.device_type.compute_capability or 0.0
         found = [one for least, one in FORMAT_SHARES.get(precision, ()) if least <= capability]
         return share * found[-1] if found else share
 
     def _fill(self, precision: str) -> float:
         """Steps of the inner dimension that fill a tile."""
-        peaks = self.kind.peak_flops
+        peaks = self.device_type.peak_flops
         slower = peaks.get(precision, peaks[self.precision]) / self._two_bytes if self._two_bytes else 1.0
         return TILE_FILL * min(1.0, slower)
 
     def _rate(self, product: Product, precision: str) -> float:
         """Peak FLOP/s of the units that can run a product: vector units when its rows are not aligned to 16 bytes."""
-        peaks = self.kind.peak_flops
+        peaks = self.device_type.peak_flops
         peak = peaks.get(precision, peaks[self.precision])
         first, last = product.lines or (product.inner, product.columns)
         unaligned = first * self.size % 16 or last * self.size % 16
@@ -754,7 +754,7 @@ def layer_pass(
     launches = _launches(model, device, target, tp=tp, micro_batch=micro_batch, folding=folding, norms=norms)
     seconds = device.family.launch_seconds * device.framework.host_factor
     # Every collective waits for the slowest of its members' processes, which share the processors of a node.
-    together = min(tp, device.kind.per_node // device.kind.nodes_each)
+    together = min(tp, device.device_type.per_node // device.device_type.nodes_each)
     seconds = seconds * (1.0 + HOST_JITTER * log2(together))
     more, dealing = 0.0, target.dealing
     if tp > 1 and dealing is not None and device.kernels in dealing.kernels:
@@ -1172,7 +1172,9 @@ def optimizer_seconds(
     moved = (2.0 + 4.0 if copied else 0.0) + gradient + gradient
     moved += device.size if copied else 0.0
     if update_seconds is None:
-        moved += update_bytes(model.training, device.kind.compute_capability if eager else None) + gradient
+        moved += (
+            update_bytes(model.training, device.device_type.compute_capability if eager else None) + gradient
+        )
     return device.stream(parameters * moved, kernels=0) + (0.0 if update_seconds is None else update_seconds)
 
 

@@ -317,9 +317,9 @@ class Estimator:
             yield lacking
         yield from self._switched_off(plan, step)
         yield from self._sends_once(plan)
-        kinds = {gpu: self.topology.device_type(pool, gpu) for pool, gpu, tp, _ in groups if tp > 1}
-        buffered = sorted(gpu for gpu, kind in kinds.items() if pricer.hides(kind) == "all")
-        bus = sorted(gpu for gpu, kind in kinds.items() if not kind.reaches_memory)
+        own = {gpu: self.topology.device_type(pool, gpu) for pool, gpu, tp, _ in groups if tp > 1}
+        buffered = sorted(gpu for gpu, device_type in own.items() if pricer.hides(device_type) == "all")
+        bus = sorted(gpu for gpu, device_type in own.items() if not device_type.reaches_memory)
         if plan.sequence_parallel and buffered and bus:
             yield (
                 f"tensor-parallel traffic of {', '.join(buffered)} is priced as with user buffers, which are off since "

@@ -131,7 +131,7 @@ def local_seconds(
 
     What was measured of the device stands for the first three; formats of weights are counted beside it.
     """
-    host = device.kind.host
+    host = device.device_type.host
     sent, streamed, kernels, passes = _moved(sync, model, elements)
     rate = host.parameters_per_second
     streams = ADAM_BYTES * (rate * host.devices if rate else PARAMETERS_PER_SECOND)
@@ -139,7 +139,7 @@ def local_seconds(
     # The emitted runtime gathers each parameter by itself, and tells as many as a bucket has.
     told = ring.broadcast_seconds(4.0 * elements, max(1, ceil(elements / BUCKET)))
     gathered = ring.gather_seconds(4.0 * elements, parameters_of(model)) if sharded else 0.0
-    made = measured.seconds(device.kind.gpu, sync, elements)
+    made = measured.seconds(device.device_type.gpu, sync, elements)
     if made is not None:
         coded = CODING[sync.format] - CODING["fp32"] if sync.local else 0.0
         return gathered + made + coded * elements / streams + told

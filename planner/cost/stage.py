@@ -196,7 +196,7 @@ def orthogonal_seconds(model: ModelSpec, device: Device) -> float:
 
     With X of m x n, m <= n: X X', its square, and their sum by X (arXiv:2502.16982, section 2.1).
     """
-    hidden, precision = model.hidden, "bf16" if "bf16" in device.kind.peak_flops else None
+    hidden, precision = model.hidden, "bf16" if "bf16" in device.device_type.peak_flops else None
     if model.runs:
         return sum(run.layers * orthogonal_seconds(run.kind, device) for run in model.runs)
     query, pairs = model.heads * model.head_dim, model.projected_pairs

@@ -129,11 +129,11 @@ def _layers(job: Job, estimator: Estimator) -> dict[LayerKey, dict[str, Any]]:
         shares = share_of(model, tp)
         if shares is None:
             continue
-        kind = estimator.topology.device_type(pool, gpu)
-        unfused = pricer.runs_unfused(kind) or model.training.attention == "unfused"
+        device_type = estimator.topology.device_type(pool, gpu)
+        unfused = pricer.runs_unfused(device_type) or model.training.attention == "unfused"
         one = layer_pass(
-            pricer.model_on(kind),
-            Device(kind, estimator.calibration, model.training.precision, pricer.kernels),
+            pricer.model_on(device_type),
+            Device(device_type, estimator.calibration, model.training.precision, pricer.kernels),
             PLAIN_TORCH,
             tp=tp,
             micro_batch=micro_batch,
@@ -200,15 +200,15 @@ def _points(seconds: Any) -> list[list[float]]:
 
 def _tensor_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict[str, Any]]:
     """One entry for each device type of a stage whose replicas have several devices."""
-    for kind, tp, own in _by_type(job, estimator, number):
+    for device_type, tp, own in _by_type(job, estimator, number):
         if tp == 1:
             continue
         if job.plan.grid is not None:
-            yield from _grid_groups(job.plan.grid, own, estimator.pricer_of(job.plan).axes(kind))
+            yield from _grid_groups(job.plan.grid, own, estimator.pricer_of(job.plan).axes(device_type))
             continue
-        ring = tensor_ring(kind, estimator.calibration, tp=tp)
+        ring = tensor_ring(device_type, estimator.calibration, tp=tp)
         members = [[rank.rank for rank in each] for _, each in _by(own, lambda rank: rank.replica)]
-        what = f"stage {number}, inside replicas on {kind.gpu}"
+        what = f"stage {number}, inside replicas on {device_type.gpu}"
         yield _entry(what, members, ring.crosses, ring.link, 1, {"all-reduce": _points(ring.reduce_seconds)})
 
 
@@ -233,7 +233,7 @@ def _grid_groups(grid: Grid, own: Sequence[Rank], axes: Axes) -> Iterator[dict[s
 def _expert_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict[str, Any]]:
     """Devices of a stage that have other experts each, and those that share the same ones."""
     ep, etp = job.plan.folding
-    for kind, tp, own in _by_type(job, estimator, number) if ep * etp > 1 else ():
+    for device_type, tp, own in _by_type(job, estimator, number) if ep * etp > 1 else ():
         # Consecutive devices share experts, and as many of these groups have all of them.
         places = {rank.rank: rank.replica * tp + rank.tp_rank for rank in own}
         alike, others = defaultdict(list), defaultdict(list)
@@ -241,11 +241,11 @@ def _expert_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict
             alike[place // etp].append(rank)
             others[place // (ep * etp), place % etp].append(rank)
         if ep > 1:
-            what = f"stage {number}, over experts on {kind.gpu}"
-            yield _all_to_all(what, list(others.values()), kind, job, estimator, width=etp)
+            what = f"stage {number}, over experts on {device_type.gpu}"
+            yield _all_to_all(what, list(others.values()), device_type, job, estimator, width=etp)
         if etp > 1:
-            ring = tensor_ring(kind, estimator.calibration, tp=etp)
-            what = f"stage {number}, inside experts on {kind.gpu}"
+            ring = tensor_ring(device_type, estimator.calibration, tp=etp)
+            what = f"stage {number}, inside experts on {device_type.gpu}"
             operations = {"all-gather": _points(ring.gather_seconds)}
             yield _entry(what, list(alike.values()), ring.crosses, ring.link, 1, operations)
 
@@ -253,17 +253,17 @@ def _expert_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict
 def _context_groups(job: Job, estimator: Estimator, number: int) -> Iterator[dict[str, Any]]:
     """Replicas of a stage that share sequences: all of them, or with rings neighbours that are furthest apart."""
     ways = job.plan.cp
-    for kind, tp, own in _by_type(job, estimator, number) if ways > 1 else ():
+    for device_type, tp, own in _by_type(job, estimator, number) if ways > 1 else ():
         members = [each for _, each in _by(own, lambda rank: (rank.replica // ways, rank.tp_rank))]
-        what = f"stage {number}, over parts of sequences on {kind.gpu}"
+        what = f"stage {number}, over parts of sequences on {device_type.gpu}"
         if job.plan.cp_kind == "ulysses":
             ranks = [[rank.rank for rank in each] for each in members]
-            yield _all_to_all(what, ranks, kind, job, estimator, width=tp)
+            yield _all_to_all(what, ranks, device_type, job, estimator, width=tp)
             continue
         pairs = [pair for each in members for pair in _neighbours(each)]
         topology = estimator.joined_for(job.plan).topology
-        send = partial(pass_on_seconds, kind, topology, estimator.calibration, ways=ways, width=tp)
-        yield _entry(what, pairs, *_link_over(kind, topology, ways, tp), {"send": _points(send)})
+        send = partial(pass_on_seconds, device_type, topology, estimator.calibration, ways=ways, width=tp)
+        yield _entry(what, pairs, *_link_over(device_type, topology, ways, tp), {"send": _points(send)})
 
 
 def _neighbours(ring: Sequence[Rank]) -> Iterator[list[int]]:
@@ -279,7 +279,7 @@ def _neighbours(ring: Sequence[Rank]) -> Iterator[list[int]]:
 def _all_to_all(
     what: str,
     members: Sequence[Sequence[int]],
-    kind: DeviceType,
+    device_type: DeviceType,
     job: Job,
     estimator: Estimator,
     *,
@@ -287,15 +287,17 @@ def _all_to_all(
 ) -> dict[str, Any]:
     """Groups whose members stand on ``width`` devices each."""
     ways, topology = len(members[0]), estimator.joined_for(job.plan).topology
-    seconds = partial(all_to_all_seconds, kind, topology, estimator.calibration, ep=ways, width=width)
-    return _entry(what, members, *_link_over(kind, topology, ways, width), {"all-to-all": _points(seconds)})
+    seconds = partial(all_to_all_seconds, device_type, topology, estimator.calibration, ep=ways, width=width)
+    return _entry(
+        what, members, *_link_over(device_type, topology, ways, width), {"all-to-all": _points(seconds)}
+    )
 
 
-def _link_over(kind: DeviceType, topology: Topology, ways: int, width: int) -> tuple[str, str, int]:
+def _link_over(device_type: DeviceType, topology: Topology, ways: int, width: int) -> tuple[str, str, int]:
     """Link, its curve and how many share it, of groups of ``ways`` members on ``width`` devices each."""
-    if ways * width <= kind.per_node:
-        return "node", f"node:{kind.gpu}", 1
-    fabric = topology.path(kind.pool, kind.pool).fabric
+    if ways * width <= device_type.per_node:
+        return "node", f"node:{device_type.gpu}", 1
+    fabric = topology.path(device_type.pool, device_type.pool).fabric
     return fabric, fabric, width
 
 

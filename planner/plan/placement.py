@@ -183,9 +183,9 @@ class _FreeDevices:
 
     def _fresh(self, others: Sequence[_FreeDevices]) -> int | None:
         """The first node that is untouched by the others too, else by this type alone; None for none."""
-        for kinds in (others, ()) if others else ((),):
+        for untouched in (others, ()) if others else ((),):
             for node in range(self.whole, self.nodes):
-                if self._is_fresh(node) and all(kind._is_fresh(node) for kind in kinds):
+                if self._is_fresh(node) and all(other._is_fresh(node) for other in untouched):
                     return node
         return None
 

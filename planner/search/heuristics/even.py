@@ -31,7 +31,7 @@ MICRO_BATCHES = 8
 
 
 LocalBatches = list[list[tuple[int, int]]]
-"""(devices, share of each) of every kind, [device type][part]; shares add up to the batch, a share may be 0."""
+"""(devices, share of each) of every device type, [device type][part]; shares add up to the batch, a share may be 0."""
 
 
 def equal_batches(estimator: Estimator) -> Iterator[Plan]:
@@ -214,7 +214,7 @@ def data_parallel(
 def filled(
     room: Iterable[tuple[DeviceType, int]], stages: Iterable[tuple[int, int, int]], steps: int
 ) -> list[tuple[ReplicaGroup, ...]]:
-    """Replicas of each stage, taken from (kind, devices) in order.
+    """Replicas of each stage, taken from (device type, devices) in order.
 
     ``stages`` holds (tp, replicas, share of each). Raises PlanError when the devices run out.
     """

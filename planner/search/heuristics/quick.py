@@ -700,7 +700,7 @@ class FirstPlans:
 
     def _thorough_plan(self, choice: Choice, orders: int) -> None:
         """One of so many orders, of which more are priced, and of exchanges of stages of what is near the best."""
-        devices = sum(kind.devices for kind in self.explorer.estimator.topology.device_types)
+        devices = sum(item.devices for item in self.explorer.estimator.topology.device_types)
         each = choice.depth + devices // DEVICES
         effort = Effort(
             orders=orders,

@@ -132,7 +132,7 @@ class Places:
         return self.stages.choice.depth * self._devices(place) <= self._room(place)
 
     def leaves(self, before: int, place: int) -> DeviceKey | None:
-        """The kind whose nodes the pipeline leaves in the middle of one, perhaps, between these places."""
+        """The device type whose nodes the pipeline leaves in the middle of one, perhaps, between these places."""
         if self._small(before) and not (
             self._small(place) and self.device_type(before) == self.device_type(place)
         ):
@@ -146,7 +146,7 @@ class Places:
         )
 
     def fresh_node(self, state: State) -> DeviceKey | None:
-        """The kind of which a stage that enters this state takes an untouched node, where that is known."""
+        """The device type of which a stage that enters this state takes an untouched node, where that is known."""
         place, taken = state
         small = self._small(place) and taken == self._devices(place)
         return self.device_type(place) if small and self.begins_fresh(self.device_type(place)) else None
@@ -196,7 +196,7 @@ class Places:
         return self._smalls[place]
 
     def device_type(self, place: int) -> DeviceKey:
-        """The first kind of a place; the only one of stages smaller than a node."""
+        """The first device type of a place; the only one of stages smaller than a node."""
         group = self.stages.compositions[self.members[place][0]][0]
         return group.pool, group.gpu
 
@@ -252,7 +252,7 @@ class Flow:
         self.send: list[Terms] = [{}] * self.depth
         """Seconds of the send from each stage to the next, of the last one to the first."""
         self.fresh: dict[DeviceKey, list[Column]] = {}
-        """Who begins a run of stages smaller than a node, by kind."""
+        """Who begins a run of stages smaller than a node, by device type."""
         self._left: dict[DeviceKey, list[Column]] = {}
         self._joined: dict[tuple[int, int, DeviceKey, DeviceKey], list[Column]] = {}
         """Edges between stages that fill the same nodes, by (stage, stage, their types)."""

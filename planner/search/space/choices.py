@@ -483,7 +483,7 @@ def _mixes(
 ) -> Iterator[Composition]:
     """Stages of ``dp`` replicas: of one type, or of at most ``widest`` to use up what whole stages leave over.
 
-    A mixed stage is as slow as its slowest kind, so two of them lose to two pure ones wherever those exist.
+    A mixed stage is as slow as its slowest device type, so two of them lose to two pure ones wherever those exist.
     Two device types are mixed when one gives its remainder modulo ``dp``; more only when fewer have not enough.
     Replicas that share sequences stay together.
     """
