@@ -201,7 +201,7 @@ class FabricLinkSpec(Frozen):
 HOST_LINK_EFFICIENCY = 0.76
 """Share of the link that copies reach: 12 GB/s of PCIe 3.0's 15.75 (arXiv:2104.07857, section 4)."""
 
-SUPERCHIP_GBPS = 100.0
+SUPERCHIP_GIGABYTES = 100.0
 """Copies to host memory, gigabyte/s, from which on a device counts as one package with its processor: NVLink-C2C has
 171 (GB200) and 342 (GH200), 16 lanes of PCIe 6.0 have 92."""
 
@@ -264,4 +264,4 @@ class ClusterSpec(Frozen):
 
     def is_superchip(self, pool: PoolSpec, gpu: str) -> bool:
         """True where a ``gpu`` of the pool reaches host memory as fast as over NVLink-C2C."""
-        return (self.host_link_of(pool, gpu) or 0.0) >= SUPERCHIP_GBPS
+        return (self.host_link_of(pool, gpu) or 0.0) >= SUPERCHIP_GIGABYTES

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from planner.capabilities import Capabilities, OffloadPart, OffloadTo, Recompute
-from planner.cluster.spec import SUPERCHIP_GBPS, ClusterSpec
+from planner.cluster.spec import SUPERCHIP_GIGABYTES, ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension
 from planner.dims.trained import frozen_text, moves_frozen
@@ -88,10 +88,10 @@ class OffloadDimension(Dimension):
                 what = f"the pool {name} has no NVMe, expected host: {{nvme_gBps: ...}} in it"
                 yield Fault(("offload",), what)
             if plan.offload.super_offload and not cluster.is_superchip(pool, gpu):
-                what = f"SuperOffload is for superchips, whose devices reach host memory at {SUPERCHIP_GBPS:g} GB/s"
+                rate = f"{SUPERCHIP_GIGABYTES:g} GB/s and more"
+                what = f"SuperOffload is for superchips, whose devices reach host memory at {rate}"
                 yield Fault(
-                    ("offload", "super_offload"),
-                    f"{what} and more, expected false with {gpu} in the pool {name}",
+                    ("offload", "super_offload"), f"{what}, expected false with {gpu} in the pool {name}"
                 )
 
     def neighbours(

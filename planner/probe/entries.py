@@ -102,7 +102,7 @@ def named(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "gpu"
 
 
-_LANE_GBPS = {1: 0.25, 2: 0.5, 3: 15.75 / 16, 4: 31.5 / 16, 5: 63 / 16}
+_LANE_GIGABYTES = {1: 0.25, 2: 0.5, 3: 15.75 / 16, 4: 31.5 / 16, 5: 63 / 16}
 """Gigabyte/s of one PCIe lane in one direction by generation."""
 _NAMED = (3, 4, 5)
 """PCIe generations that the catalogue has."""
@@ -176,14 +176,14 @@ def _pcie(gpus: tuple[SeenGpu, ...], device_types: tuple[DraftType, ...], switch
     seen = [
         (gpu.pcie_generation, gpu.pcie_width)
         for gpu in gpus
-        if gpu.pcie_width and gpu.pcie_generation in _LANE_GBPS
+        if gpu.pcie_width and gpu.pcie_generation in _LANE_GIGABYTES
     ]
     if len(seen) < len(gpus):
         return _pcie_of_the_types(device_types, suffix)
-    generation, width = min(seen, key=lambda lanes: _LANE_GBPS[lanes[0]] * lanes[1])
+    generation, width = min(seen, key=lambda lanes: _LANE_GIGABYTES[lanes[0]] * lanes[1])
     if width == 16 and generation in _NAMED:
         return DraftEntry("intra_node", f"pcie{generation}{suffix}")
-    value = {"bandwidth_gBps": number(_LANE_GBPS[generation] * width), "latency_us": 5.7}
+    value = {"bandwidth_gBps": number(_LANE_GIGABYTES[generation] * width), "latency_us": 5.7}
     shared = {} if switched else {"shared": True}
     return DraftEntry("intra_node", flow({**value, **shared}), f"PCIe {generation}, {width} lanes")
 
@@ -192,7 +192,7 @@ def _pcie_of_the_types(device_types: tuple[DraftType, ...], suffix: str) -> Draf
     """Generations that the data sheets give, for devices that do not say theirs."""
     rates = [device_type.known.host_link_gBps if device_type.known else None for device_type in device_types]
     slowest = min((each for each in rates if each is not None), default=None)
-    named = {_LANE_GBPS[generation] * 16: generation for generation in _NAMED}
+    named = {_LANE_GIGABYTES[generation] * 16: generation for generation in _NAMED}
     if None in rates or slowest not in named:
         return _missing(
             f"pcie3{suffix}, pcie4{suffix} or pcie5{suffix}; nvidia-smi did not say the generation"
@@ -249,7 +249,7 @@ class DraftCards:
 
 
 def cards_of(network: Network | None) -> DraftCards:
-    """The cards of a node; None when nothing was seen of them."""
+    """The cards of a node; a line to fill in where nothing was seen of them, ``network`` None."""
     if network is None:
         return DraftCards((DraftEntry("nics", None, "[{fabric: eth, bandwidth_gbps: N, interface: NAME}]"),))
     cards, remarks = list(_cards(network)), list(_left_out(network))
