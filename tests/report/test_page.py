@@ -12,6 +12,7 @@ import pytest
 
 from planner.cli.app import run
 from planner.cost.timeline import Lane, Span, Step
+from planner.cost.values import CAUSES
 from planner.field_metadata import text
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.report.numbers import time_unit
@@ -48,6 +49,16 @@ def test_numbers_are_those_of_the_document(subject: Any) -> None:
     assert {"step_seconds", "tokens_per_second", "mfu", "lanes.1.waiting_seconds"} <= set(found)
     for key, number in found.items():
         assert number == value_at(document, key), key
+
+
+def test_every_cause_and_every_part_of_memory_has_a_colour() -> None:
+    """Those of experts, divided sequences, stragglers, data and islands too."""
+    shown = page(about())
+    parts = set(re.findall(r'class="(m-\w+)"', shown))
+    assert len(parts) == 8
+    style = shown.partition("<style>")[2].partition("</style>")[0]
+    coloured = " ".join(rule for rule in re.split("[}]", style) if "{ background: " in rule)
+    assert [name for name in (*CAUSES, *parts) if not re.search(rf"\.{name}\b", coloured)] == []
 
 
 def test_gradients_of_weights_that_are_computed_apart_have_their_column() -> None:
