@@ -10,7 +10,7 @@ from math import prod
 from typing import Any, get_args
 
 from planner.calibration.values import ASSUMED_FRAMEWORK
-from planner.capabilities import OFFLOAD_PARTS, Offloading
+from planner.capabilities import OFFLOAD_PARTS
 from planner.catalog import GpuSpec, gpu_names, gpu_spec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.compute import ELEMENT_BYTES
@@ -43,8 +43,6 @@ from planner.search.space.multi_node import wide_degrees
 from planner.search.values import Diagnosis, Limits, PlanLimit, Scored
 from planner.targets import TARGETS
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
-
-NO_OFFLOAD = Offloading()
 
 DIAGNOSIS_SHARE = 0.3
 """Part of the time that is left, at most, for the whole diagnosis."""
