@@ -121,6 +121,21 @@ def test_no_device_has_the_number_format() -> None:
     assert found.diagnosis.hints[0].startswith("fits with training.token_dispatcher: alltoall: about ")
 
 
+def test_layers_are_not_recomputed_whole_beside_another_micro_batch() -> None:
+    """Experts are divided, layers recomputed, or all-to-alls run beside computation: two of the three."""
+    spec = gpt(4, 1024, 8, expert_overlap=True).model_copy(
+        update={"experts": ExpertsSpec(number=8, top_k=2, ffn=512)}
+    )
+    limits = Limits(target="megatron", recompute=("full",), ep=(8,))
+    found = search(cluster(pool("a", "A100")), spec, limits=limits)
+    assert found.diagnosis is not None
+    assert [hint.split(": about")[0] for hint in found.diagnosis.hints] == [
+        "fits with --recompute none instead of --recompute full",
+        "fits with --ep 1 instead of --ep 8",
+        "fits with training.expert_overlap: false",
+    ]
+
+
 def test_no_target_trains_in_the_number_format() -> None:
     """DeepSpeed has no fp8: nothing to search, while Megatron and torch have plans."""
     fast = GpuSpec(

@@ -387,6 +387,8 @@ def _trainings(model: ModelSpec) -> Iterator[list[Training]]:
     training = model.training
     if training.token_dispatcher != "alltoall":
         yield [("training.token_dispatcher: alltoall", model.trained_with(token_dispatcher="alltoall"))]
+    if training.expert_overlap:
+        yield [("training.expert_overlap: false", model.trained_with(expert_overlap=False))]
     if training.cross_entropy == "plain":
         yield [("training.cross_entropy: chunked", model.trained_with(cross_entropy="chunked"))]
     if training.norms == "unfused":
