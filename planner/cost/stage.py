@@ -931,9 +931,9 @@ class Pricer:
     def _alone(self, shape: Shape) -> int:
         """Micro-batches of a step whose all-to-alls nothing hides, where something hides those of others.
 
-        In a pipeline of p stages with v chunks each as many chunks run alone as fill and drain it, v p or a few more
-        forward and backward on the last stage and all its way there: p micro-batches (``get_pp_rank_microbatches`` of
-        Megatron-Core). Without, the first forward and the last backward.
+        While a pipeline of p stages with v chunks each fills, v p chunks run forward alone, on the way to the last stage
+        and on it, and as many backward while it drains: p micro-batches (``get_pp_rank_microbatches`` of Megatron-Core).
+        Without a pipeline these are the first forward and the last backward.
         """
         return min(shape.depth, shape.micro_batches) if overlaps(self.model, shape.folding) else 0
 
