@@ -1,4 +1,4 @@
-"""What limits a plan: the device with the least free memory, and the links whose traffic the step waits for."""
+"""What limits a plan: the device with the least free memory, and the links and hosts that the step waits for."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ Traffic = Literal[
     "all-to-alls of experts",
     "context-parallel traffic",
     "ZeRO gathers",
+    "copies to and from the host",
+    "updates on the host",
 ]
 
 SMALLEST = 1e-3
@@ -57,9 +59,9 @@ class BusyLink:
 
     traffic: Traffic
     """gradients, tied embedding, exchange of islands, sends, tensor-parallel collectives, all-to-alls of experts,
-    context-parallel traffic or ZeRO gathers."""
+    context-parallel traffic, ZeRO gathers, copies to and from the host or updates on it."""
     path: str
-    """``node``, or a fabric or gateway."""
+    """``node``, ``host``, or a fabric or gateway."""
     stage: int
     """The stage that spends most on it; sends go from it to the next."""
     seconds: float
@@ -179,6 +181,13 @@ def _links(plan: Plan, priced: Priced, estimator: Estimator) -> Iterator[BusyLin
     gathers = [_waits(price, "zero_seconds") for price in priced.stages]
     crosses = priced.rings[gathers.index(max(gathers))].crosses
     yield from link("ZeRO gathers", crosses, gathers.__getitem__, causes.zero_seconds)
+    if plan.offload.anything:
+        copied = [_waits(price, "offload_seconds") + price.copy_seconds for price in priced.stages]
+        yield from link("copies to and from the host", "host", copied.__getitem__, causes.offload_seconds)
+    if plan.offload.optimizer != "none":
+        updated = [price.optimizer_seconds for price in priced.stages]
+        seconds = step - _step(plan, priced, updated)
+        yield from link("updates on the host", "host", updated.__getitem__, seconds)
 
 
 def _routed_over(devices: int, groups: tuple[ReplicaGroup, ...], joined: Joined) -> str:

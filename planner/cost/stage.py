@@ -931,8 +931,9 @@ class Pricer:
     def _alone(self, shape: Shape) -> int:
         """Micro-batches of a step whose all-to-alls nothing hides, where something hides those of others.
 
-        While a pipeline of p stages with v chunks each fills, v p chunks run forward alone, on the way to the last stage
-        and on it, and as many backward while it drains: p micro-batches (``get_pp_rank_microbatches`` of Megatron-Core).
+        While a pipeline of p stages with v chunks each fills, v p chunks run forward alone, on the way to the last
+        stage and on it, and as many backward while it drains: p micro-batches (``get_pp_rank_microbatches`` of
+        Megatron-Core).
         Without a pipeline these are the first forward and the last backward.
         """
         return min(shape.depth, shape.micro_batches) if overlaps(self.model, shape.folding) else 0

@@ -61,9 +61,9 @@ def _against(size: float, room: float) -> str:
 
 
 def _link_line(link: BusyLink) -> str:
-    path = "the links inside a node" if link.path == "node" else link.path
+    path = {"node": " over the links inside a node", "host": ""}.get(link.path, f" over {link.path}")
     where = f"from stage {link.stage}" if link.traffic == "sends" else f"in stage {link.stage}"
-    return f"{link.traffic} over {path}: {duration(link.seconds)} of the step ({percent(link.share)}), most {where}"
+    return f"{link.traffic}{path}: {duration(link.seconds)} of the step ({percent(link.share)}), most {where}"
 
 
 def memory_section(estimate: Estimate) -> Group:

@@ -9,6 +9,7 @@ import pytest
 from planner.cost.binding import binding
 from planner.cost.estimate import Estimator
 from planner.plan.values import Plan, ReplicaGroup, Stage
+from tests.cases import CASES
 from tests.worlds import cluster, gpt, pool
 
 KINDS = (("a", "A100"), ("b", "V100"))
@@ -105,3 +106,16 @@ def test_a_plan_without_traffic_waits_for_no_link() -> None:
     group = ReplicaGroup(pool="a", gpu="A100", tp=1, count=1, local_batch=64, accumulation_steps=64)
     plan = Plan(target="megatron", zero=0, stages=(Stage(first_layer=0, end_layer=16, replicas=(group,)),))
     assert binding(plan, estimator()).links == ()
+
+
+def test_a_step_waits_for_its_hosts() -> None:
+    """For what they update, and for copies that nothing hides; nothing of either where all is on devices."""
+    on_devices, on_hosts = (CASES[name] for name in ("fp32", "optimizer on the host"))
+    for case, told in ((on_devices, False), (on_hosts, True)):
+        seen = Estimator(case.on, case.model, case.by)
+        found = {link.traffic: link for link in binding(case.whole, seen).links if link.path == "host"}
+        assert bool(found) is told
+        causes = seen.estimate(case.whole).breakdown
+        if told:
+            assert found["updates on the host"].seconds == pytest.approx(causes.optimizer_seconds)
+            assert found["copies to and from the host"].seconds == pytest.approx(causes.offload_seconds)
