@@ -27,7 +27,10 @@ OPERATIONS: dict[str, Operation] = {
 
 _PREFIX = re.compile(r"^(\[[^\]]*\](<\w+>)?:?|\s*\d+:)\s*")
 """What mpirun, or ``srun --label``, puts ahead of a line of a rank."""
-_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b")
+_RANK = re.compile(r"^#\s+Rank\s+(\d+)\b(?:\s+Group\s+(\d+)\b)?")
+"""The group is the communicator: one of all ranks unless NCCL_TESTS_SPLIT or its mask divides them."""
+_LIBRARY = re.compile(r"\bNCCL (INFO|WARN|TRACE|CALL|ABORT|VERSION)\b")
+"""What the library itself prints under NCCL_DEBUG, behind the name of a host that may begin with a digit."""
 _TEST = re.compile(r"\b(" + "|".join(OPERATIONS) + r")(_perf)?\b")
 
 
@@ -37,8 +40,8 @@ class _NcclTable:
 
     file: str
     columns: list[str] = field(default_factory=list)
-    ranks: list[set[int]] = field(default_factory=lambda: [set()])
-    """Those listed ahead of each table, and behind the last one."""
+    ranks: list[dict[str, set[int]]] = field(default_factory=lambda: [{}])
+    """Those listed ahead of each table, and behind the last one, by group."""
     tests: set[str] = field(default_factory=set)
     times: dict[int, list[float]] = field(default_factory=dict)
     """Seconds by bytes."""
@@ -65,7 +68,7 @@ def read_nccl_tests(
     )
     fail_on(_missing(table, operation, members))
     known = operation or OPERATIONS[next(iter(table.tests))]
-    count = 2 if known == "send" else members or len(table.ranks[0])
+    count = 2 if known == "send" else members or next(iter(_sizes(table)))
     return tuple(
         LinkPoint(link=link, operation=known, members=count, size_bytes=float(size), seconds=median(times))
         for size, times in sorted(table.times.items())
@@ -75,13 +78,15 @@ def read_nccl_tests(
 def _read(table: _NcclTable, number: int, line: str) -> Iterator[Problem]:
     """Take one line into the table; what is wrong with it."""
     text = _PREFIX.sub("", line).strip()
+    if _LIBRARY.search(text):
+        return
     if text.startswith("#"):
         rank = _RANK.match(text)
         if rank:
-            table.ranks[-1].add(int(rank.group(1)))
+            table.ranks[-1].setdefault(rank.group(2) or "0", set()).add(int(rank.group(1)))
         elif "time" in text.split() and "size" in text.split():
             table.columns = text.lstrip("# ").split()
-            table.ranks.append(set())
+            table.ranks.append({})
     elif text[:1].isdigit():
         yield from _row(table, number, text.split())
         return
@@ -93,6 +98,8 @@ def _row(table: _NcclTable, number: int, cells: list[str]) -> Iterator[Problem]:
         what = "numbers before the line that names the columns"
         yield table.problem(number, "", what, "keep the lines that begin with #")
         return
+    if table.columns[-1] == "timestamp" and len(cells) == len(table.columns) + 1:
+        cells = [*cells[:-2], " ".join(cells[-2:])]  # date and time
     if len(cells) != len(table.columns):
         what = f"expected {len(table.columns)} cells, got {len(cells)}"
         yield table.problem(
@@ -121,21 +128,27 @@ def _missing(table: _NcclTable, operation: Operation | None, members: int | None
     if len(table.times) < 2:
         what = f"expected at least two sizes, got {len(table.times)}"
         yield table.problem(None, "size", what, "run the test with -b 8 -e 1G -f 2")
-    ranks = [len(listed) for listed in table.ranks[:-1]]
+    sizes = _sizes(table)
     named = " and ".join(sorted(table.tests)) or "no test"
-    if len(table.tests) > 1 and len(ranks) > 1:
-        what = f"has {len(ranks)} tables and names {named}, expected one test"
+    if len(table.tests) > 1 and len(table.ranks) > 2:
+        what = f"has {len(table.ranks) - 1} tables and names {named}, expected one test"
         yield table.problem(None, "", what, "give each test a file of its own")
     elif operation is None and len(table.tests) != 1:
         yield table.problem(
             None, "", f"names {named}, expected one", "add --operation all-reduce or its like"
         )
-    if len(set(ranks)) > 1:
-        what = f"has tables of {' and '.join(map(str, sorted(set(ranks))))} ranks, expected one number"
+    least = min(sizes)
+    if len(sizes) > 1:
+        what = f"has tables or groups of {' and '.join(map(str, sorted(sizes)))} ranks, expected one number"
         yield table.problem(None, "", what, "give each number of ranks a file of its own")
-    elif members is None and ranks[0] < 2 and operation != "send":
-        what = f"lists {ranks[0]} ranks, expected at least two"
+    elif members is None and least < 2 and operation != "send":
+        what = f"lists {least} ranks, expected at least two"
         yield table.problem(None, "", what, "add --members N")
+
+
+def _sizes(table: _NcclTable) -> set[int]:
+    """Ranks of a group, of those listed ahead of each table."""
+    return {len(group) for listed in table.ranks[:-1] for group in listed.values() or [set()]}
 
 
 def _number(text: str) -> float | None:

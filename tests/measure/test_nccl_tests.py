@@ -104,7 +104,7 @@ def test_another_text_is_no_table(tmp_path: Path) -> None:
     ("second", "message"),
     [
         (TEXT.replace("all_reduce", "all_gather"), "has 2 tables and names all_gather and all_reduce"),
-        (TEXT.replace("Rank  1", "Rank  0"), "has tables of 1 and 2 ranks, expected one number"),
+        (TEXT.replace("Rank  1", "Rank  0"), "has tables or groups of 1 and 2 ranks, expected one number"),
     ],
 )
 def test_a_file_has_one_test_among_one_number_of_ranks(tmp_path: Path, second: str, message: str) -> None:
@@ -122,4 +122,29 @@ def test_prefixes_of_srun(tmp_path: Path) -> None:
     path = written(tmp_path)
     plain = read_nccl_tests(path, "ib")
     path.write_text("".join(f" 0: {line}\n" for line in TEXT.splitlines()))
+    assert read_nccl_tests(path, "ib") == plain
+
+
+def test_members_are_those_of_a_group(tmp_path: Path) -> None:
+    """NCCL_TESTS_SPLIT_MASK divides the ranks that are listed; groups of several sizes are refused."""
+    listed = "".join(f"#  Rank  {rank} Group  {rank % 2} Pid 100 on n0 device {rank}\n" for rank in range(8))
+    head, rest = TEXT.split("#  Rank  0")[0], TEXT.split("A100-SXM4-80GB\n")[2]
+    path = tmp_path / "split.txt"
+    path.write_text(head + listed + rest)
+    assert {point.members for point in read_nccl_tests(path, "ib")} == {4}
+    path.write_text(head + listed.replace("Rank  7 Group  1", "Rank  7 Group  0") + rest)
+    with pytest.raises(SpecError, match="has tables or groups of 3 and 5 ranks, expected one number"):
+        read_nccl_tests(path, "ib")
+
+
+def test_timestamps_and_lines_of_the_library(tmp_path: Path) -> None:
+    """-S ends a row with date and time; NCCL_DEBUG's lines begin with a host, in containers often with a digit."""
+    plain = read_nccl_tests(written(tmp_path), "ib")
+    lines = [
+        line + " timestamp" if "size" in line else line + " 2026-03-02 10:11:12" if line[1:2] == " " else line
+        for line in TEXT.splitlines()
+    ]
+    lines.insert(6, "3f2a9c1b7d21:95:95 [0] NCCL INFO Bootstrap : Using eth0:172.17.0.2<0>")
+    path = tmp_path / "stamped.txt"
+    path.write_text("\n".join(lines))
     assert read_nccl_tests(path, "ib") == plain
