@@ -12,10 +12,12 @@ from dataclasses import replace
 from itertools import combinations_with_replacement
 from math import ceil, log2
 
+import numpy as np
+
 from planner.calibration.values import Calibration
 from planner.cluster.topology import DeviceType, Path, Topology
 from planner.cost.arrays import is_zero, larger
-from planner.cost.measured_curves import LinkCurves
+from planner.cost.measured_curves import LinkCurves, passes
 from planner.frozen import dataclass
 from planner.plan.placement import Slot
 
@@ -154,8 +156,14 @@ class Ring:
         """Seconds by measurement; rings that share a card take as long as one with all their bytes."""
         if self.curves is None or is_zero(size_bytes):
             return None
-        reading = self.curves.seconds(self.link, operation, self.size, size_bytes * self.sharing)
+        size, per_byte = size_bytes * self.sharing, self._per_byte(operation)
+        reading = self.curves.seconds(self.link, operation, self.size, size, per_byte)
         return reading[0] if reading else None
+
+    def _per_byte(self, operation: str) -> float:
+        """Seconds by formula of each byte of the rings that share the cards; 0 where none can travel."""
+        rate = self.bytes_per_second * self.sharing
+        return passes(operation, self.size) / rate if rate else 0.0
 
     def _slowest(self, seconds: float, size_bytes: float, *operations: str) -> float:
         """``seconds``, or what the first of the operations that is known took over a link that was slower."""
@@ -169,7 +177,8 @@ class Ring:
         """What fewer members took by measurement: more must not look cheaper because nobody measured them."""
         if self.curves is None or is_zero(size_bytes) or self.size == 1:
             return 0.0
-        return self.curves.least(self.link, operation, self.size, size_bytes * self.sharing)
+        size, per_byte = size_bytes * self.sharing, self._per_byte(operation)
+        return self.curves.least(self.link, operation, self.size, size, per_byte)
 
 
 ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
@@ -275,6 +284,7 @@ def all_to_all_seconds(
     inside = staying * (together - 1) / together * size_bytes / inside_rate(device_type, calibration)
     seconds = inside + (together - 1) * device_type.intra_latency_seconds
     link, sharing = f"node:{device_type.gpu}", 1
+    moved = inside
     if ep > together:
         path = topology.path(device_type.pool, device_type.pool)
         rate = carried_rates(path, calibration)[0] / (together * width)
@@ -285,10 +295,11 @@ def all_to_all_seconds(
         link, sharing = path.fabric, width
     if curves is None or ep == 1:
         return seconds
-    measured = curves.seconds(link, "all-to-all", ep, sharing * size_bytes)
+    per_byte = 0.0 if is_zero(size_bytes) else float(np.max(moved / size_bytes)) / sharing
+    measured = curves.seconds(link, "all-to-all", ep, sharing * size_bytes, per_byte)
     if measured:
         return measured[0]
-    return larger(seconds, curves.least(link, "all-to-all", ep, sharing * size_bytes))
+    return larger(seconds, curves.least(link, "all-to-all", ep, sharing * size_bytes, per_byte))
 
 
 def member_nodes(device_type: DeviceType, ways: int, width: int) -> tuple[int, int]:
@@ -312,19 +323,23 @@ def pass_on_seconds(
     A member stands on ``width`` devices, each of which does so. In a ring over several nodes all wait for those that
     send to another node, over cards that these devices share.
     """
-    seconds = size_bytes / inside_rate(device_type, calibration) + device_type.intra_latency_seconds
-    seconds = _sent(curves, f"node:{device_type.gpu}", size_bytes, seconds)
+    rate = inside_rate(device_type, calibration)
+    seconds = size_bytes / rate + device_type.intra_latency_seconds
+    seconds = _sent(curves, f"node:{device_type.gpu}", size_bytes, seconds, 1 / rate)
     if ways * width > device_type.per_node:
         path = topology.path(device_type.pool, device_type.pool)
         rate = carried_rates(path, calibration)[0] / width
         leaving = size_bytes / rate + path.latency_seconds if rate else float("inf")
-        seconds = larger(seconds, _sent(curves, path.fabric, width * size_bytes, leaving))
+        per_byte = 1 / (rate * width) if rate else 0.0
+        seconds = larger(seconds, _sent(curves, path.fabric, width * size_bytes, leaving, per_byte))
     return seconds
 
 
-def _sent(curves: LinkCurves | None, link: str, size_bytes: float, otherwise: float) -> float:
+def _sent(
+    curves: LinkCurves | None, link: str, size_bytes: float, otherwise: float, per_byte: float
+) -> float:
     """A send by measurement, where it was measured."""
-    measured = None if curves is None else curves.seconds(link, "send", 2, size_bytes)
+    measured = None if curves is None else curves.seconds(link, "send", 2, size_bytes, per_byte)
     return measured[0] if measured else otherwise
 
 

@@ -214,7 +214,7 @@ class LinkCurves:
         for point in calibration.link_points:
             self._points.setdefault(_curve_key(point), {})[point.size_bytes] = point.seconds
         self._curves: dict[tuple[str, str, int], Curve] = {}
-        self._times: dict[tuple[str, str, int, float], tuple[float, bool] | None] = {}
+        self._times: dict[tuple[str, str, int, float, float], tuple[float, bool] | None] = {}
         self._rates: dict[tuple[str, str, int, float], float] = {}
         self._beyond: dict[tuple[str, str, int], float] = {}
         self._more: dict[tuple[str, str, int], int] = {}
@@ -244,34 +244,43 @@ class LinkCurves:
         return max(min(known) for known in sizes), min(max(known) for known in sizes)
 
     def seconds(
-        self, link: str, operation: str, members: int, size_bytes: float
+        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float = 0.0
     ) -> tuple[float, bool] | None:
         """(seconds, extrapolated) of one operation on a tensor of ``size_bytes``; None without a curve.
+
+        ``per_byte``: what each byte takes by the formula, which is what one beyond the largest point takes at least,
+        unless all before it took less: small messages wait for latency, and say little of large ones.
 
         An all-reduce that nobody measured is a reduce-scatter and an all-gather, when both were. A number of members
         between two that were measured lies between their curves. Of an array of sizes the seconds are an array.
         """
         if isinstance(size_bytes, np.ndarray):
-            readings = [self.seconds(link, operation, members, size) for size in size_bytes.tolist()]
+            readings = [
+                self.seconds(link, operation, members, size, per_byte) for size in size_bytes.tolist()
+            ]
             known = [reading for reading in readings if reading]
             seconds, guessed = zip(*known, strict=True) if known else ((), ())
             return (as_number(np.array(seconds)), any(guessed)) if known else None
-        reading = self._known(link, operation, members, size_bytes)
+        reading = self._known(link, operation, members, size_bytes, per_byte)
         if reading is None:
             low, high = self._around(link, operation, members)
-            return self._between(link, operation, (low, members, high), size_bytes) if low and high else None
+            if not low or not high:
+                return None
+            return self._between(link, operation, (low, members, high), size_bytes, per_byte)
         if reading[1]:
             curve = (link, operation, members)
             self._beyond[curve] = max(size_bytes, self._beyond.get(curve, 0.0))
         return reading
 
-    def least(self, link: str, operation: str, members: int, size_bytes: float) -> float:
+    def least(
+        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float = 0.0
+    ) -> float:
         """Seconds below which no formula should go: what the largest smaller group took, for more members' bytes.
 
-        Zero where no smaller group was measured.
+        ``per_byte`` as of ``seconds``. Zero where no smaller group was measured.
         """
         low, _ = self._around(link, operation, members)
-        reading = self.seconds(link, operation, low, size_bytes) if low else None
+        reading = self.seconds(link, operation, low, size_bytes, per_byte) if low else None
         if reading is None:
             return 0.0
         self._more[link, operation, members] = low
@@ -320,7 +329,7 @@ class LinkCurves:
     def _fastest(self, curve: tuple[str, str, int], most_bytes: float) -> float:
         asked = (*curve, most_bytes)
         if asked not in self._rates:
-            self._rates[asked] = _passes(*curve[1:]) * _most_over(self._points[curve], most_bytes)
+            self._rates[asked] = passes(*curve[1:]) * _most_over(self._points[curve], most_bytes)
         return self._rates[asked]
 
     def covers(self, link: str, members: int) -> bool:
@@ -337,36 +346,53 @@ class LinkCurves:
         return below, min((number for number in known if number > members), default=0)
 
     def _between(
-        self, link: str, operation: str, members: tuple[int, int, int], size_bytes: float
+        self,
+        link: str,
+        operation: str,
+        members: tuple[int, int, int],
+        size_bytes: float,
+        per_byte: float,
     ) -> tuple[float, bool] | None:
         """On the line between two groups over the share of the bytes that a ring moves."""
-        ends = [self.seconds(link, operation, number, size_bytes) for number in (members[0], members[2])]
+        ends = [
+            self.seconds(link, operation, number, size_bytes, per_byte) for number in (members[0], members[2])
+        ]
         if ends[0] is None or ends[1] is None:
             return None
         low, own, high = map(_share_moved, members)
         part = (own - low) / (high - low)
         return ends[0][0] + part * (ends[1][0] - ends[0][0]), ends[0][1] or ends[1][1]
 
-    def _known(self, link: str, operation: str, members: int, size_bytes: float) -> tuple[float, bool] | None:
-        asked = (link, operation, members, size_bytes)
+    def _known(
+        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float
+    ) -> tuple[float, bool] | None:
+        asked = (link, operation, members, size_bytes, per_byte)
         if asked not in self._times:
             self._times[asked] = self._own(*asked) or self._composed(*asked)
         return self._times[asked]
 
-    def _own(self, link: str, operation: str, members: int, size_bytes: float) -> tuple[float, bool] | None:
+    def _own(
+        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float
+    ) -> tuple[float, bool] | None:
         key = (link_name_key(link), operation, members)
         if key not in self._points:
             return None
         if key not in self._curves:
             self._curves[key] = _logarithmic(self._points[key])
-        return self._curves[key](size_bytes)
+        seconds, guessed = self._curves[key](size_bytes)
+        largest = max(self._points[key])
+        if size_bytes > largest:
+            last = self._points[key][largest]
+            seconds = max(seconds, min(last + per_byte * (size_bytes - largest), last * size_bytes / largest))
+        return seconds, guessed
 
     def _composed(
-        self, link: str, operation: str, members: int, size_bytes: float
+        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float
     ) -> tuple[float, bool] | None:
         if operation != "all-reduce":
             return None
-        parts = [self._own(link, half, members, size_bytes) for half in ("reduce-scatter", "all-gather")]
+        halves = ("reduce-scatter", "all-gather")
+        parts = [self._own(link, half, members, size_bytes, per_byte / 2) for half in halves]
         if parts[0] is None or parts[1] is None:
             return None
         return parts[0][0] + parts[1][0], parts[0][1] or parts[1][1]
@@ -527,7 +553,7 @@ def _share_moved(members: int) -> float:
     return (members - 1) / members
 
 
-def _passes(operation: str, members: int) -> float:
+def passes(operation: str, members: int) -> float:
     """Passes of a ring that an operation is made of, as shares of its bytes."""
     each = {"all-reduce": 2.0, "broadcast": 0.0, "reduce": 0.0}.get(operation, 1.0)
     return each * _share_moved(members) if each else 1.0

@@ -192,7 +192,8 @@ def _segment_send(
     """The formula's time; where somebody has measured the link, that of all that a node sends at once."""
     device_type = topology.device_type(segment.first.pool, segment.first.gpu)
     if segment.same_node:
-        seconds = replica_bytes / inside_rate(device_type, calibration) + device_type.intra_latency_seconds
+        rate = inside_rate(device_type, calibration)
+        seconds, per_byte = replica_bytes / rate + device_type.intra_latency_seconds, 1 / rate
         at_once, link, curve = 1.0, "node", f"node:{segment.first.gpu}"
     else:
         path = topology.path(segment.first.pool, segment.last.pool)
@@ -202,5 +203,8 @@ def _segment_send(
         slowest = max(load.out / out, load.into / into, load.crossing / crossing)
         seconds = replica_bytes * slowest + path.latency_seconds
         at_once, link, curve = load.out / path.first_nodes, path.fabric, path.fabric
-    known = curves.seconds(curve, "send", 2, replica_bytes * at_once) if curves is not None else None
+        per_byte = slowest / at_once
+    known = None
+    if curves is not None:
+        known = curves.seconds(curve, "send", 2, replica_bytes * at_once, per_byte)
     return Send(seconds=known[0] if known else seconds, link=link)

@@ -417,6 +417,35 @@ def curve_points(link: str, operation: Any, members: int, seconds: float) -> tup
     )
 
 
+@pytest.mark.parametrize(("link", "members"), [("node:A100", 8), ("ib", 16)])
+def test_curves_of_small_messages_make_large_ones_no_faster_than_the_formula(link: str, members: int) -> None:
+    """A gigabyte beside a kibibyte: rings, all-to-alls and sends."""
+    spec = cluster(pool("p", nodes=2))
+    topology = Topology(spec)
+    device_type = topology.device_types[0]
+    operations: tuple[Any, ...] = ("all-reduce", "all-gather", "all-to-all", "send")
+    points = tuple(
+        LinkPoint(link=link, operation=operation, members=number, size_bytes=size, seconds=1e-6)
+        for operation in operations
+        for number in ([2] if operation == "send" else [members])
+        for size in (512.0, 1024.0)
+    )
+    curves = LinkCurves(Calibration(link_points=points))
+    plain, found = (ring_of(spec, group("p", members), curves=each) for each in (None, curves))
+    stage = group("p", 8 if link == "ib" else 4)
+
+    def exchanged(curves: LinkCurves | None) -> float:
+        return all_to_all_seconds(device_type, topology, ASSUMED, 1e9, ep=members, curves=curves)
+
+    for formula, measured in (
+        (plain.reduce_seconds(1e9), found.reduce_seconds(1e9)),
+        (plain.gather_seconds(1e9), found.gather_seconds(1e9)),
+        (exchanged(None), exchanged(curves)),
+        (sends(spec, stage, stage).seconds, sends(spec, stage, stage, curves=curves).seconds),
+    ):
+        assert measured == pytest.approx(formula, rel=0.01)
+
+
 def test_measured_collectives_win() -> None:
     """Of this device, operation and number of members; all others keep the formula."""
     device_type = Topology(cluster(pool("p"))).device_types[0]

@@ -285,6 +285,25 @@ def test_link_curves_are_straight_on_logarithmic_axes() -> None:
     assert near(alone, 2e3, 2.0, guess=True)
 
 
+def test_a_byte_beyond_the_largest_message_takes_what_the_formula_says() -> None:
+    """At least, as small messages wait for latency; but never more than all bytes before it took."""
+
+    def guessed(curves: LinkCurves, size: float, per_byte: float) -> float:
+        answer = curves.seconds("ib", "all-reduce", 4, size, per_byte)
+        assert answer is not None
+        assert answer[1]
+        return answer[0]
+
+    points = (1e3, 2e-5), (4e3, 2.02e-5)
+    late = links(*(link(*point) for point in points))
+    assert guessed(late, 64e6, 1e-11) == about(2.02e-5 + 1e-11 * (64e6 - 4e3))
+    assert late.seconds("ib", "all-reduce", 4, 4e3, 1e-11) == (2.02e-5, False)
+    quick = links(link(1e6, 1e-4), link(1e8, 1e-3))
+    assert guessed(quick, 1e9, 1e-10) == about(1e-2)
+    halves = links(*(link(*point, half) for half in ("reduce-scatter", "all-gather") for point in points))
+    assert guessed(halves, 64e6, 1e-11) == about(2 * 2.02e-5 + 1e-11 * (64e6 - 4e3))
+
+
 def test_links_without_a_curve() -> None:
     """Another link, operation or number of members."""
     curves = links(link(1e3, 1e-3), link(1e5, 1e-2))
