@@ -299,6 +299,7 @@ class Fit:
 def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress | None = None) -> Fit:
     """Fit every constant that the runs touch; raises UsageError when there are fewer than three usable runs.
 
+    So do runs of one's own that are faster than the peak of their devices, which no constants explain.
     ``base`` is what is known before: the priors when absent.
     """
     problem = _Problem(runs, base or priors(catalogue_families()), progress, published=base is None)
@@ -329,6 +330,8 @@ class _Problem:
                 f"{len(self.runs)} of {len(runs)} runs can be fitted to, expected at least 3",
                 hint="runs need a step time and a plan that their target allows",
             )
+        if not published:
+            self._require_possible()
         self.parameters = tuple(parameters_of(self.runs))
         self.before: Vector = np.log([item.value(base) for item in self.parameters])
         self.spreads: Vector = np.array([item.spread(base) for item in self.parameters])
@@ -345,6 +348,20 @@ class _Problem:
         shapes = [shape_of(run) for run in self.runs]
         self.shapes = np.array([shapes.index(shape) for shape in shapes])
         self.sources = np.array([run.source for run in self.runs])
+
+    def _require_possible(self) -> None:
+        """Raise UsageError for runs that no device is fast enough for."""
+        too_fast = []
+        for run, estimator in zip(self.runs, self.estimators, strict=True):
+            known = estimator.estimate(run.plan)
+            mfu = known.mfu * known.step_seconds / (run.step_seconds or known.step_seconds)
+            if mfu > 1.0:
+                too_fast.append(f"{run.id} ({mfu:.1f} times it)")
+        if too_fast:
+            raise UsageError(
+                f"runs faster than the peak of their devices: {first_of(too_fast)}",
+                hint="check step_seconds, the global batch, the devices and the precision of these rows",
+            )
 
     def solved(self) -> Vector:
         """The most likely constants."""
@@ -511,18 +528,13 @@ class _Problem:
             yield f"the fit has not converged: {name} would still move by {moved:+.0%}, beyond its spread"
 
     def _unexplained(self, calibration: Calibration, errors: Vector) -> Iterator[str]:
-        """Runs that no device is fast enough for, and those that the constants miss by several error bars."""
+        """Runs that the constants miss by several error bars."""
         estimators = Estimators(calibration)
-        too_fast, far = [], []
+        far = []
         for run, error in zip(self.runs, errors, strict=True):
             known = estimators.of(run.cluster, run.model).estimate(run.plan)
-            mfu = known.mfu * exp(error)
-            if mfu > 1.0:
-                too_fast.append(f"{run.id} ({mfu:.1f} times it)")
-            elif certain(run) and abs(error) > OUTLIER * known.spread:
+            if certain(run) and abs(error) > OUTLIER * known.spread:
                 far.append(f"{run.id} (predicted {exp(error) - 1:+.0%})")
-        if too_fast:
-            yield f"faster than the peak of their devices: {first_of(too_fast)}; check seconds, batch and devices"
         if far:
             yield f"off by more than {OUTLIER:.0f} error bars after the fit: {first_of(far)}"
 
