@@ -299,7 +299,7 @@ class Fit:
 def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress | None = None) -> Fit:
     """Fit every constant that the runs touch; raises UsageError when there are fewer than three usable runs.
 
-    So do runs of one's own that are faster than the peak of their devices, which no constants explain.
+    So do runs of one's own that are faster than the peak of their devices, or ``FAR_SLOWER`` than predicted.
     ``base`` is what is known before: the priors when absent.
     """
     problem = _Problem(runs, base or priors(catalogue_families()), progress, published=base is None)
@@ -350,16 +350,26 @@ class _Problem:
         self.sources = np.array([run.source for run in self.runs])
 
     def _require_possible(self) -> None:
-        """Raise UsageError for runs that no device is fast enough for."""
-        too_fast = []
+        """Raise UsageError for runs that no device is fast enough for, and for those in another unit."""
+        too_fast, too_slow = [], []
         for run, estimator in zip(self.runs, self.estimators, strict=True):
             known = estimator.estimate(run.plan)
-            mfu = known.mfu * known.step_seconds / (run.step_seconds or known.step_seconds)
-            if mfu > 1.0:
-                too_fast.append(f"{run.id} ({mfu:.1f} times it)")
-        if too_fast:
+            slower = (run.step_seconds or known.step_seconds) / known.step_seconds
+            if known.mfu > slower:
+                too_fast.append(f"{run.id} ({known.mfu / slower:.1f} times it)")
+            elif certain(run) and slower > FAR_SLOWER:
+                too_slow.append(f"{run.id} ({slower:.0f} times as long)")
+        told = [
+            f"{what}: {first_of(found)}"
+            for what, found in (
+                ("runs faster than the peak of their devices", too_fast),
+                ("runs far slower than any constants would make them", too_slow),
+            )
+            if found
+        ]
+        if told:
             raise UsageError(
-                f"runs faster than the peak of their devices: {first_of(too_fast)}",
+                "; ".join(told),
                 hint="check step_seconds, the global batch, the devices and the precision of these rows",
             )
 
@@ -604,6 +614,8 @@ class _Problem:
 
 OUTLIER = 3.0
 """Error bars beyond which a run says that its row is wrong, or that the model misses something."""
+FAR_SLOWER = 100.0
+"""Seconds of a certain run of one's own over the predicted ones, beyond which they are of another unit."""
 _NAMED = 3
 """Runs that a warning names."""
 

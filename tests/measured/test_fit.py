@@ -374,10 +374,14 @@ def test_sources_that_contradict_each_other_are_named() -> None:
 
 
 def test_runs_that_no_constants_explain() -> None:
-    """Those that are far slower than all others of the source are named, those faster than the peak refused."""
+    """Those far slower than all others of the source are named, those above the peak or in another unit refused."""
     first, *others = measured()
     with pytest.raises(UsageError, match=r"runs faster than the peak of their devices: fast \("):
         fit([scaled(first, "fast", 0.01, "lab"), *others[:20]], BEFORE)
+    with pytest.raises(
+        UsageError, match=r"runs far slower than any constants would make them: ms \(\d{3,4} times"
+    ):
+        fit([scaled(first, "ms", 1000.0, "lab"), *others[:20]], BEFORE)
     warnings = fit([*others[:20], scaled(others[20], "slow", 30.0, "lab")], BEFORE).warnings
     assert any("off by more than 3 error bars after the fit: slow (predicted -9" in line for line in warnings)
     assert not any("peak" in line or "error bars" in line for line in whole().warnings)
