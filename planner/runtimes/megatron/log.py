@@ -21,7 +21,7 @@ _OLD_TIMER = re.compile(r" ([a-z/-]+): (\d+\.\d\d)")
 _MEMORY = re.compile(
     r"\[Rank (\d{1,7})\] \(after (\d{1,12}) iterations\) memory \(MB\) \| allocated: (\d{1,9}\.\d+) \| "
     r"max allocated: (\d{1,9}\.\d+) \| reserved: \d+\.\d+ \| max reserved: \d+\.\d+"
-    r"(?: \| total device memory used: (\d{1,9}\.\d+))?"
+    r"(?: \| (?:total device memory used|device usage): (\d{1,9}\.\d+))?"
 )
 _WORLD = re.compile(
     r"using world size: (\d{1,9}), .*? tensor-model-parallel size: (\d{1,6}), "

@@ -95,6 +95,8 @@ def test_older_memory_reports() -> None:
     lines = read(text)
     assert [entry.peak_bytes for entry in lines.memory] == [41250.25390625 * 2**20]
     assert lines.steps.seconds == {12: pytest.approx(0.8652)}
+    used = read(text.replace("reserved: 43008.0\n", "reserved: 43008.0 | device usage: 45056.5\n"))
+    assert [entry.device_bytes for entry in used.memory] == [45056.5 * 2**20]
 
 
 def test_sizes_of_the_job() -> None:
