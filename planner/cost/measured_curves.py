@@ -255,12 +255,14 @@ class LinkCurves:
         between two that were measured lies between their curves. Of an array of sizes the seconds are an array.
         """
         if isinstance(size_bytes, np.ndarray):
-            readings = [
-                self.seconds(link, operation, members, size, per_byte) for size in size_bytes.tolist()
-            ]
-            known = [reading for reading in readings if reading]
-            seconds, guessed = zip(*known, strict=True) if known else ((), ())
-            return (as_number(np.array(seconds)), any(guessed)) if known else None
+            readings: list[tuple[float, bool]] = []
+            for size in size_bytes.tolist():
+                one = self.seconds(link, operation, members, size, per_byte)
+                if one is None:  # as for every other size
+                    return None
+                readings.append(one)
+            seconds, guessed = np.array(readings).reshape(-1, 2).T
+            return as_number(seconds), bool(guessed.any())
         reading = self._known(link, operation, members, size_bytes, per_byte)
         if reading is None:
             low, high = self._around(link, operation, members)

@@ -10,6 +10,7 @@ from math import exp, inf, log
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -625,6 +626,14 @@ def test_layers_of_many_micro_batches_at_once(values: dict[int, float], tp: int,
         alone = [getattr(one, name) for one in each]
         assert np.broadcast_to(getattr(many, name), len(sizes)).tolist() == pytest.approx(alone, rel=1e-9)
     assert many.extrapolated == any(one.extrapolated for one in each if one)
+
+
+def test_an_unknown_curve_is_looked_for_once() -> None:
+    """However many sizes are asked for at once."""
+    curves = links(link(1e6, 1e-3), link(1e8, 1e-1))
+    with patch.object(curves, "_known", wraps=curves._known) as looked:
+        assert curves.seconds("ib", "broadcast", 4, as_number(np.arange(1.0, 1001.0))) is None
+    assert looked.call_count == 1
 
 
 def test_collectives_of_many_sizes_at_once() -> None:
