@@ -21,7 +21,7 @@ from planner.cli.process import colours, warn
 from planner.errors import UsageError
 from planner.measured.fit import Fit, fit
 from planner.measured.fit import Progress as Rounds
-from planner.measured.peaks import far_peaks, fit_memory, memory_spread
+from planner.measured.peaks import far_peaks, fit_memory, memory_spread, require_possible_peaks
 from planner.measured.predictions import Progress, predict, truth
 from planner.measured.table import PUBLISHED, load_table
 from planner.measured.values import Run, Table, fitted_half
@@ -206,6 +206,8 @@ def fit_constants(
 def _fitted(measured: Path | None, source: list[str] | None, half: str | None) -> tuple[Fit, Calibration]:
     _check_half(half)
     runs = _read(measured, source, half).runs
+    if measured:
+        require_possible_peaks(runs, shipped())
     with _rounds() as progress:
         fitted = fit(runs, shipped() if measured else None, progress)
     words = ["hetplan calibrate fit", *([f"--measured {measured}"] if measured else [])]

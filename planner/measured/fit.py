@@ -299,7 +299,7 @@ class Fit:
 def fit(runs: Sequence[Run], base: Calibration | None = None, progress: Progress | None = None) -> Fit:
     """Fit every constant that the runs touch; raises UsageError when there are fewer than three usable runs.
 
-    So do runs of one's own that are faster than the peak of their devices, or ``FAR_SLOWER`` than predicted.
+    So do runs of one's own that are faster than the peak of their devices, or ``FAR_OFF`` than predicted.
     ``base`` is what is known before: the priors when absent.
     """
     problem = _Problem(runs, base or priors(catalogue_families()), progress, published=base is None)
@@ -357,7 +357,7 @@ class _Problem:
             slower = (run.step_seconds or known.step_seconds) / known.step_seconds
             if known.mfu > slower:
                 too_fast.append(f"{run.id} ({known.mfu / slower:.1f} times it)")
-            elif certain(run) and slower > FAR_SLOWER:
+            elif certain(run) and slower > FAR_OFF:
                 too_slow.append(f"{run.id} ({slower:.0f} times as long)")
         told = [
             f"{what}: {first_of(found)}"
@@ -614,8 +614,8 @@ class _Problem:
 
 OUTLIER = 3.0
 """Error bars beyond which a run says that its row is wrong, or that the model misses something."""
-FAR_SLOWER = 100.0
-"""Seconds of a certain run of one's own over the predicted ones, beyond which they are of another unit."""
+FAR_OFF = 100.0
+"""Seconds, or bytes, over predicted ones or under them, from which those of one's own are of another unit."""
 _NAMED = 3
 """Runs that a warning names."""
 

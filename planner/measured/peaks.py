@@ -23,10 +23,11 @@ from planner.calibration.values import Calibration, Constant, LayerPoint, Proven
 from planner.cost.estimate import Estimator
 from planner.cost.memory import MOST_CONTEXT
 from planner.cost.values import Memory
-from planner.errors import HetplanError
+from planner.errors import HetplanError, UsageError
 from planner.measured.fit import (
     COMMON_ERROR,
     DOUBT_ERROR,
+    FAR_OFF,
     OUTLIER,
     OWN_ERROR,
     TOLD,
@@ -40,11 +41,15 @@ from planner.measured.predictions import predict
 from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, RUNTIME, owner_of, sharing
 from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
+from planner.units import bytes_from_gib
 
 Vector = NDArray[np.float64]
 
 BOUNDS_BYTES = (0.3e9, 12e9)
 """A process takes something, and not half of a device."""
+
+ABOVE_DEVICE = 1.05
+"""Share of a device's memory that no peak exceeds, with what catalogues round."""
 
 ROUNDS = 30
 """Gauss-Newton steps at most."""
@@ -96,6 +101,26 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
         if errors:
             widths.append(robust_spread(np.log1p(errors)))
     return float(f"{sqrt(fmean(width**2 for width in widths)):.3g}")
+
+
+def require_possible_peaks(runs: Sequence[Run], base: Calibration) -> None:
+    """Raise UsageError for certain runs whose peaks no device holds, or are far below any prediction: another unit."""
+    known = [run for run in runs if run.peak_memory_bytes and certain(run)]
+    wrong = []
+    for run, each in zip(known, predict(known, base), strict=True):
+        used = {group.gpu for stage in run.plan.stages for group in stage.replicas}
+        most = bytes_from_gib(max(run.cluster.gpus[gpu].memory_gib for gpu in used))
+        peak = run.peak_memory_bytes or 0.0
+        if peak > ABOVE_DEVICE * most:
+            wrong.append(f"{run.id} ({peak:.4g} bytes of {most:.4g})")
+        elif each.memory_error is not None and each.memory_error + 1.0 > FAR_OFF:
+            wrong.append(
+                f"{run.id} ({peak:.4g} bytes, predicted {each.memory_error + 1.0:.3g} times as many)"
+            )
+    if wrong:
+        raise UsageError(
+            f"peaks of memory that no run can have: {first_of(wrong)}", hint="peak_memory_bytes is in bytes"
+        )
 
 
 def far_peaks(runs: Sequence[Run], calibration: Calibration, bar: float) -> Iterator[str]:
