@@ -143,10 +143,13 @@ def _work(
 
 def _tail(price: StagePrice, start: float, critical: bool) -> Iterator[Span]:
     """What follows the last backward of a step."""
-    reduced = start + price.alone_seconds + price.sync_seconds + price.exchange_seconds
+    alone = start + price.alone_seconds
+    reduced = alone + price.sync_seconds + price.exchange_seconds
     copied = reduced + price.copy_seconds
     parts: tuple[tuple[SpanKind, float, float], ...] = (
-        ("sync", start, reduced),
+        # All-to-alls while the pipeline drains.
+        ("backward", start, alone),
+        ("sync", alone, reduced),
         ("copies", reduced, copied),
         ("optimizer", copied, copied + price.optimizer_seconds),
     )
