@@ -227,6 +227,7 @@ class Megatron(Runtime):
             "differences": tuple(differences(job.model)),
             "unsaid": unsaid(job.model),
             "placeless": placeless(job.model),
+            "overlaps": overlaps(job.model, job.plan.folding),
             "dispatcher": {"deepep": "DeepEP", "hybridep": "HybridEP"}.get(dispatcher_of(job)),
             "network_per_group": bool(
                 group_networks(job.ranks, job.network, job.plan.folding.ways, job.plan.cp)

@@ -451,6 +451,7 @@ def test_experts_in_megatrons_words() -> None:
         chosen = pipeline([5, 3], dp=4, ep=ep, interleave=2)
         files = {file.path: file.text for file in emit(chosen, CLUSTER, beside)}
         assert (flag in files["args.sh"]) is (ep > 1)
+        assert ("PyTorch 2.6 or newer" in files["README.md"]) is (ep > 1)
         queues = f"export CUDA_DEVICE_MAX_CONNECTIONS={32 if ep > 1 else 1}\n"
         assert any(queues in text for text in files.values())
     shared = words_of(pipeline([5, 3], dp=4, tp=2, ep=4, etp=2, sequence_parallel=True), spec)
