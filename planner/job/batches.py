@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.cost.shape import chunk_spans
 from planner.job.files import EmittedFile, document, node_file, rows
-from planner.job.job import Job
+from planner.job.job import UNTRAINED, Job
 from planner.model.spec import ModelSpec
 from planner.plan.placement import Rank, by_copies
 from planner.plan.values import Plan, ReplicaGroup
@@ -215,8 +215,6 @@ _PRICED: dict[str, Any] = {
     **{"ahead": _OF_RUNS, "block": _OF_RUNS, "behind": _OF_RUNS, "encoder": {"block": _OF_RUNS}},
 }
 """What no example has."""
-UNTRAINED = ("quick-gelu", "clamped-quick-gelu", "other")
-"""Activations that the example lacks: of gates, plain torch keeps 5 tensors of quick GELU, 7 clamped; 4 are counted."""
 _NUMERICS = {"activation", "norm_epsilon", "rope_base", "rope_share"}
 """What it has of a model's numerics."""
 

@@ -232,6 +232,10 @@ NVME_FOLDER = "/local_nvme"
 """Stands for the folder of each node that NVME_PATH names, and where pods see theirs."""
 
 
+UNTRAINED = ("quick-gelu", "clamped-quick-gelu", "other")
+"""Activations that the example lacks: of gates, plain torch keeps 5 tensors of quick GELU, 7 clamped; 4 are counted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What runtimes, launchers and READMEs are written from."""
@@ -255,6 +259,11 @@ class Job:
     def name(self) -> str:
         """The model's name as Slurm and Kubernetes take it: small letters, digits and dashes."""
         return label(self.model.name, "job")
+
+    @property
+    def replaces_activation(self) -> bool:
+        """True where the example has another activation than the model file says."""
+        return self.model.numerics is not None and self.model.numerics.activation in UNTRAINED
 
     @cached_property
     def agents(self) -> tuple[Agent, ...]:

@@ -20,7 +20,8 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from planner.cost.compute import UNFUSED_NORM, UNFUSED_NORM_KERNELS, UNFUSED_NORM_WEIGHT  # noqa: E402
 from planner.cost.memory import activation_bytes_per_layer  # noqa: E402
-from planner.job.batches import UNTRAINED, model_shape  # noqa: E402
+from planner.job.batches import model_shape  # noqa: E402
+from planner.job.job import UNTRAINED  # noqa: E402
 from planner.job.files import document, rendered  # noqa: E402
 from planner.model.spec import Activation, LoraSpec, ModelSpec, NumericsSpec  # noqa: E402
 from planner.training.example_model import Layer, Transformer, rotate, shape_of  # noqa: E402
