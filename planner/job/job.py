@@ -231,7 +231,6 @@ LOOPBACK = "127.0.0.1"
 NVME_FOLDER = "/local_nvme"
 """Stands for the folder of each node that NVME_PATH names, and where pods see theirs."""
 
-
 UNTRAINED = ("quick-gelu", "clamped-quick-gelu", "other")
 """Activations that the example lacks: of gates, plain torch keeps 5 tensors of quick GELU, 7 clamped; 4 are counted."""
 

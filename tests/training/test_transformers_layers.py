@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -21,11 +20,11 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 from planner.cost.compute import UNFUSED_NORM, UNFUSED_NORM_KERNELS, UNFUSED_NORM_WEIGHT  # noqa: E402
 from planner.cost.memory import activation_bytes_per_layer  # noqa: E402
 from planner.job.batches import model_shape  # noqa: E402
-from planner.job.job import UNTRAINED  # noqa: E402
 from planner.job.files import document, rendered  # noqa: E402
+from planner.job.job import UNTRAINED, Job  # noqa: E402
 from planner.model.spec import Activation, LoraSpec, ModelSpec, NumericsSpec  # noqa: E402
 from planner.training.example_model import Layer, Transformer, rotate, shape_of  # noqa: E402
-from tests.worlds import gpt  # noqa: E402
+from tests.worlds import cluster, gpt, group, plan, pool  # noqa: E402
 from tests.worlds import model as world_model  # noqa: E402
 
 RANK = 8
@@ -226,9 +225,11 @@ def test_the_example_has_every_activation_or_says_that_it_has_not() -> None:
     for name in get_args(Activation):
         numerics = NumericsSpec(activation=name)
         spec = world_model(8, gated_mlp=True).model_copy(update={"numerics": numerics})
-        told = "in place of the model's own activation" in rendered(
-            "job/layers.md.j2", job=SimpleNamespace(model=spec)
+        stage = [(group("a", "A100", count=1, share=8, steps=8),)]
+        job = Job(
+            plan=plan("torch", 0, [4], stage), cluster=cluster(pool("a", "A100", 1)), model=spec, ranks=()
         )
+        told = "in place of the model's own activation" in rendered("job/layers.md.j2", job=job)
         assert told == (model_shape(spec).get("activation") is None)
 
 
