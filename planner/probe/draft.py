@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import indent
@@ -75,9 +76,13 @@ class Pools:
 
 def pools_of(nodes: Sequence[ProbedNode], hosts: Sequence[ListedHost]) -> Pools:
     """Pools of the nodes that were seen and of the hosts that a list has besides."""
-    seen, names = list(nodes), {node.host for node in nodes}
-    rest = [host for host in hosts if host.name not in names and host.gpus != 0]
-    bare = compress_hosts(host.name for host in hosts if host.name not in names and host.gpus == 0)
+    named = [replace(node, host=_listed(node.host, hosts)) for node in nodes]
+    names = {node.host for node in named}
+    away = {host.name for host in hosts if host.away}
+    seen = [node for node in named if node.host not in away]
+    listed = [host for host in hosts if host.name not in names | away]
+    rest = [host for host in listed if host.gpus != 0]
+    bare = compress_hosts(host.name for host in listed if host.gpus == 0)
     useful = [node for node in seen if node.gpus != ()]
     idle = [node for node in seen if node.gpus == ()]
     if not useful and not rest:
@@ -100,7 +105,18 @@ def pools_of(nodes: Sequence[ProbedNode], hosts: Sequence[ListedHost]) -> Pools:
     remarks = [remark(f"left out: {node.host or 'the node that was seen'}, it has no GPU") for node in idle]
     if bare:
         remarks.append(remark(f"left out: {', '.join(bare)}, no GPU by the list of hosts"))
+    if away:
+        gone = ", ".join(compress_hosts(host.name for host in hosts if host.away))
+        remarks.append(remark(f"left out: {gone}, not up by the list of hosts"))
     return Pools(tuple(kept), tuple(remarks))
+
+
+def _listed(name: str | None, hosts: Sequence[ListedHost]) -> str | None:
+    """A node's name as the list of hosts has it; its own where the list lacks it."""
+    if name is None or any(host.name == name for host in hosts):
+        return name
+    called = [host.name for host in hosts if host.is_called(name)]
+    return called[0] if len(called) == 1 else name
 
 
 def _grouped(nodes: list[ProbedNode]) -> list[DraftPool]:
@@ -151,8 +167,12 @@ def _fits(host: ListedHost, pool: DraftPool) -> bool:
     if not pool.device_types:
         return False
     count = host.gpus is None or host.gpus == len(pool.device_types)
-    called = (host.gpu_type or "").lower()
-    return count and (not called or any(called in product for product in pool.products))
+    if not count or host.gpu_type is None:
+        return count
+    # Where Slurm finds the type by itself, it writes underscores for blanks. An a10 is no a100.
+    called = re.escape(host.gpu_type.lower().replace("_", " "))
+    whole = re.compile(rf"(?<![a-z0-9]){called}(?![a-z0-9])")
+    return any(whole.search(product) for product in pool.products)
 
 
 def _in_order(pools: list[DraftPool], hosts: Sequence[ListedHost]) -> None:

@@ -9,13 +9,13 @@ from planner.files.short_lists import expand_hosts, parted
 from planner.probe.text import Text, short
 
 _SLOTS = re.compile(r"slots=(\d{1,4})")
-_GRES = re.compile(r"gpu:(?:([A-Za-z][\w.-]*):)?(\d{1,4})")
+_GRES = re.compile(r"(?:^|,)gpu:(?:([\w.+-]+):)?(\d{1,4})(?=[(,]|$)")
 _HOSTFILE_HINT = "write lines such as: worker-1 slots=8"
 _SLURM_HINT = (
     "save the value of SLURM_JOB_NODELIST, or the output of scontrol show hostnames "
     'or of: sinfo -N -o "%N %T %G"'
 )
-_AWAY = ("down", "drain", "fail", "maint", "power", "unknown", "future", "reboot")
+_AWAY = ("down", "drain", "error", "fail", "maint", "power", "unknown", "future", "reboot", "inval")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,12 @@ class ListedHost:
     """Devices, where the list says it."""
     gpu_type: str | None = None
     """Slurm's own word for their kind, e.g. ``a100``."""
+    away: bool = False
+    """True when Slurm gives it no work: it is down, drained or silent."""
+
+    def is_called(self, name: str) -> bool:
+        """True for its name with or without the domain."""
+        return name in (self.name, self.name.partition(".")[0]) or self.name == name.partition(".")[0]
 
 
 def parse_hostfile(text: Text) -> tuple[ListedHost, ...]:
@@ -51,7 +57,7 @@ def parse_hostfile(text: Text) -> tuple[ListedHost, ...]:
 def parse_slurm(text: Text) -> tuple[ListedHost, ...]:
     """Hosts of a node list, of ``scontrol show hostnames``, or of ``sinfo -N -o`` with a header.
 
-    Nodes that sinfo shows as down, drained or the like are left out. Raises SpecError.
+    Raises SpecError, also when sinfo shows all of them as down, drained or the like.
     """
     rows = list(text.lines())
     if not rows:
@@ -66,7 +72,7 @@ def parse_slurm(text: Text) -> tuple[ListedHost, ...]:
         for number, line in rows:
             for name in _names(text, number, line.strip()):
                 hosts.setdefault(name, ListedHost(name=name))
-    if not hosts:
+    if all(host.away for host in hosts.values()):
         raise text.broken(rows[0][0], "no host of the list is up", _SLURM_HINT)
     return tuple(hosts.values())
 
@@ -79,13 +85,13 @@ def _sinfo(text: Text, number: int, head: list[str], line: str) -> list[ListedHo
         )
     row = dict(zip(head, cells, strict=True))
     names = _names(text, number, row.get("NODELIST") or row["HOSTNAMES"])
-    if row.get("STATE", "").lower().startswith(_AWAY):
-        return []
+    state = row.get("STATE", "").lower()
+    away = state.startswith(_AWAY) or state.endswith("*")  # the asterisk is a node that does not respond
     gres = _GRES.findall(row.get("GRES", ""))
     gpus = sum(int(count) for _, count in gres) if "GRES" in row else None
     types = {kind for kind, _ in gres if kind}
     gpu_type = types.pop() if len(types) == 1 else None
-    return [ListedHost(name=name, gpus=gpus, gpu_type=gpu_type) for name in names]
+    return [ListedHost(name=name, gpus=gpus, gpu_type=gpu_type, away=away) for name in names]
 
 
 def _names(text: Text, number: int, node_list: str) -> tuple[str, ...]:

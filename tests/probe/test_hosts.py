@@ -31,7 +31,7 @@ def test_host_names_line_by_line() -> None:
 
 
 def test_sinfo_says_states_and_devices() -> None:
-    """Nodes of two partitions count once, drained and silent ones not at all."""
+    """Nodes of two partitions count once; drained and silent ones, and such with too few devices, get no work."""
     content = """\
 NODELIST   STATE     GRES
 n1         idle      gpu:a100:8(S:0-1)
@@ -40,11 +40,34 @@ n2         mixed     gpu:4
 n3         drained*  gpu:a100:8
 n4         down*     gpu:a100:8
 n5         idle      (null)
+n6         idle*     gpu:4
+n7         inval     gpu:4
 """
     assert parse_slurm(text(content)) == (
         ListedHost(name="n1", gpus=8, gpu_type="a100"),
         ListedHost(name="n2", gpus=4),
+        ListedHost(name="n3", gpus=8, gpu_type="a100", away=True),
+        ListedHost(name="n4", gpus=8, gpu_type="a100", away=True),
         ListedHost(name="n5", gpus=0),
+        ListedHost(name="n6", gpus=4, away=True),
+        ListedHost(name="n7", gpus=4, away=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus", "gpu_type"),
+    [
+        ("gpu:4090:8(S:0-1)", 8, "4090"),
+        ("gpu:2080ti:4", 4, "2080ti"),
+        ("gpu:1g.10gb+me:7", 7, "1g.10gb+me"),
+        ("gpu:a100:4(S:0),gpu:a100:4(S:1),mps:a100:100", 8, "a100"),
+        ("shard:16,gpu:tesla:1,gpu:kepler:2", 3, None),
+    ],
+)
+def test_slurm_s_words_for_devices(gres: str, gpus: int, gpu_type: str | None) -> None:
+    """A word may begin with a digit, and is not taken for the number of devices."""
+    assert parse_slurm(text(f"NODELIST STATE GRES\nn1 idle {gres}\n")) == (
+        ListedHost(name="n1", gpus=gpus, gpu_type=gpu_type),
     )
 
 

@@ -39,6 +39,36 @@ def test_listed_hosts_join_the_pool_that_they_match() -> None:
     ]
 
 
+def test_the_words_of_slurm_are_whole_ones() -> None:
+    """With underscores for blanks where Slurm finds the type by itself; an a10 is no A100."""
+    hosts = [
+        ListedHost(name="a", gpus=1, gpu_type="nvidia_a100-sxm4-80gb"),
+        ListedHost(name="b", gpus=1, gpu_type="a100"),
+        ListedHost(name="c", gpus=1, gpu_type="a10"),
+    ]
+    assert shapes([node("x", "NVIDIA A100-SXM4-80GB")], hosts) == [
+        ("a100-sxm-80gb", ["x", "a", "b"], 2),
+        ("unseen", ["c"], 0),
+    ]
+
+
+def test_a_list_may_have_the_domains_of_nodes() -> None:
+    """Or lack them: a node counts once, by its name in the list. Addresses are no names with domains."""
+    both = [ListedHost(name="a.site"), ListedHost(name="b")]
+    assert shapes([node("a"), node("b.site")], both) == [("t4", ["a.site", "b"], 0)]
+    two = [ListedHost(name="a.east"), ListedHost(name="a.west")]
+    assert shapes([node("a")], two) == [("t4", ["a", "a.east", "a.west"], 2)]
+    assert shapes([node("10.0.0.1")], [ListedHost(name="10.0.0.2")]) == [("t4", ["10.0.0.1", "10.0.0.2"], 1)]
+
+
+def test_nodes_that_are_not_up_are_left_out() -> None:
+    """Those that were looked at too."""
+    hosts = [ListedHost(name="a", away=True), ListedHost(name="b"), ListedHost(name="c", away=True)]
+    found = pools_of([node("a"), node("b")], hosts)
+    assert [(pool.hosts, pool.assumed) for pool in found.pools] == [(["b"], 0)]
+    assert [entry.line() for entry in found.remarks] == ["# left out: a, c, not up by the list of hosts"]
+
+
 def test_hosts_that_match_nothing_or_two_pools_are_unseen() -> None:
     """Their devices are never guessed."""
     hosts = [ListedHost(name="b", gpus=8), ListedHost(name="c")]
