@@ -171,20 +171,25 @@ def parse_gpus(text: Text) -> tuple[SeenGpu, ...] | None:
 
 
 def parse_mig(text: Text, gpus: tuple[SeenGpu, ...]) -> tuple[SeenGpu, ...]:
-    """The devices with the MIG devices that ``nvidia-smi -L`` lists below them; raises SpecError."""
+    """The devices with the MIG devices that ``nvidia-smi -L`` lists below them; raises SpecError.
+
+    One in MIG mode without any is left out, as nothing can run on it.
+    """
     profiles: dict[int, list[str]] = {}
     index: int | None = None
     for number, line in text.lines():
         gpu, mig = _GPU.fullmatch(line), _MIG.fullmatch(line)
         if gpu:
             index = int(gpu[1])
+            profiles[index] = []
         elif mig and index is not None:
-            profiles.setdefault(index, []).append(mig[1])
+            profiles[index].append(mig[1])
         elif line.strip() != _NONE:
             raise text.broken(number, f"expected a line GPU 0: ... or MIG ..., got {short(line)}", _LIST_HINT)
     return tuple(
-        replace(gpu, mig=True, profiles=tuple(profiles[gpu.index])) if gpu.index in profiles else gpu
+        replace(gpu, mig=True, profiles=tuple(profiles[gpu.index])) if profiles.get(gpu.index) else gpu
         for gpu in gpus
+        if not (gpu.mig and profiles.get(gpu.index) == [])
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import SpecError
-from planner.probe.devices import parse_gpus, parse_mig
+from planner.probe.devices import SeenGpu, parse_gpus, parse_mig
 from tests.probe.seen import HEAD, sample, text
 
 ROW = "0, Tesla T4, 15360 MiB, 3, 16, Enabled\n"
@@ -77,6 +77,13 @@ def test_mig_devices_belong_to_the_device_above_them() -> None:
     assert gpus is not None
     cut = parse_mig(text(LIST), gpus)
     assert [(gpu.mig, gpu.profiles) for gpu in cut] == [(True, ("3g.20gb", "2g.10gb")), (False, ())]
+
+
+def test_a_device_in_mig_mode_without_mig_devices_is_left_out() -> None:
+    """Nothing runs on it; one that -L does not list stays."""
+    listed = text("GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n")
+    gpus = tuple(SeenGpu(index=index, name="NVIDIA A100-SXM4-40GB", mig=True) for index in range(2))
+    assert [gpu.index for gpu in parse_mig(listed, gpus)] == [1]
 
 
 def test_a_broken_list() -> None:
