@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from planner.catalog import Vendor
 from planner.probe.text import Text, short
 
 _COLUMN = re.compile(r"GPU(\d{1,4})")
@@ -145,6 +146,8 @@ class SeenGpu:
     """True when the device is cut into MIG devices."""
     profiles: tuple[str, ...] = ()
     """Its MIG devices, e.g. ``3g.20gb``; empty when unknown."""
+    vendor: Vendor | None = None
+    """Whose tool lists it; None for nvidia-smi, whose format torch prints too."""
 
 
 def parse_gpus(text: Text) -> tuple[SeenGpu, ...] | None:
@@ -295,6 +298,7 @@ def _sections(text: Text, rows: list[tuple[int, str]]) -> Iterator[SeenGpu]:
             memory_mib=numbers["SIZE"] or None,
             pcie_generation=numbers["PCIE_INTERFACE_VERSION"] or None,
             pcie_width=numbers["MAX_PCIE_WIDTH"] or None,
+            vendor="amd",
         )
 
 
@@ -316,6 +320,7 @@ def _table(text: Text, rows: list[tuple[int, str]]) -> Iterator[SeenGpu]:
             index=int(card[1]),
             name=row["card series"],
             memory_mib=int(size) / 2**20 if re.fullmatch(r"[1-9]\d{0,15}", size) else None,
+            vendor="amd",
         )
 
 

@@ -55,6 +55,8 @@ def _variant(gpu: SeenGpu, known: catalog.CatalogueGpu, gib: float) -> DraftType
         "tflops": {dtype: number(peak) for dtype, peak in known.tflops.items()},
         "family": known.family,
         "multiprocessors": known.multiprocessors,
+        "compute_capability": known.compute_capability,
+        "vendor": known.vendor,
         "tdp_watts": known.tdp_watts and number(known.tdp_watts),
         "host_link_gBps": known.host_link_gBps and number(known.host_link_gBps),
     }
@@ -66,8 +68,9 @@ def _variant(gpu: SeenGpu, known: catalog.CatalogueGpu, gib: float) -> DraftType
 
 def _unknown(gpu: SeenGpu) -> DraftType:
     memory = None if gpu.memory_mib is None else flow(number(gpu.memory_mib / 1024))
-    note = "memory.total of nvidia-smi divided by 1024" if memory is None else "seen"
-    return DraftType(named(gpu.name), (DraftEntry("memory_gib", memory, note), *_data_sheet()))
+    note = "memory that the driver reports, MiB divided by 1024" if memory is None else "seen"
+    vendor = (DraftEntry("vendor", gpu.vendor, "seen"),) if gpu.vendor else ()
+    return DraftType(named(gpu.name), (DraftEntry("memory_gib", memory, note), *vendor, *_data_sheet()))
 
 
 def _data_sheet() -> tuple[DraftEntry, ...]:
@@ -75,7 +78,9 @@ def _data_sheet() -> tuple[DraftEntry, ...]:
     return (
         DraftEntry("memory_bandwidth_gBps", None, "of the data sheet, gigabyte/s"),
         DraftEntry("tflops", None, "{bf16: N, fp16: N, fp32: N}, dense peaks of the data sheet"),
-        remark("optional: family, multiprocessors, tdp_watts, host_link_gBps; see docs/formats.md"),
+        remark(
+            "optional: family, multiprocessors, compute_capability, tdp_watts, host_link_gBps; see docs/formats.md"
+        ),
     )
 
 
@@ -83,18 +88,21 @@ def _mig(gpu: SeenGpu) -> tuple[DraftType, ...]:
     """Types of the MIG devices: their memory by their profile, nothing of their speed."""
     known = catalog.find_gpu(gpu.name)
     base = known.name if known else named(gpu.name)
+    maker = DraftEntry("vendor", "nvidia", "MIG is NVIDIA's")
+    if known and known.compute_capability is not None:
+        maker = DraftEntry("compute_capability", flow(known.compute_capability), f"that of {known.name}")
     if not gpu.profiles:
         memory = DraftEntry("memory_gib", None, "the MIG devices were not listed, add nvidia-smi -L")
-        return (DraftType(f"{base}-mig", (memory, *_data_sheet())),)
-    return tuple(_slice(base, profile) for profile in gpu.profiles)
+        return (DraftType(f"{base}-mig", (memory, maker, *_data_sheet())),)
+    return tuple(_slice(base, profile, maker) for profile in gpu.profiles)
 
 
-def _slice(base: str, profile: str) -> DraftType:
+def _slice(base: str, profile: str, maker: DraftEntry) -> DraftType:
     size = re.search(r"\.(\d+)gb", profile)
     note = f"{ASSUMED}by the name of the profile, GB taken as 10^9 bytes"
     memory = DraftEntry("memory_gib", flow(number(int(size[1]) * 1e9 / 2**30)), note) if size else None
     missing = DraftEntry("memory_gib", None, "memory of the MIG device, GiB")
-    return DraftType(named(f"{base}-{profile}"), (memory or missing, *_data_sheet()))
+    return DraftType(named(f"{base}-{profile}"), (memory or missing, maker, *_data_sheet()))
 
 
 def named(text: str) -> str:

@@ -49,6 +49,7 @@ def test_amd_smi() -> None:
     )
     assert [(gpu.index, gpu.memory_mib) for gpu in found] == [(0, 196592), (1, None)]
     assert (found[0].name, found[0].pcie_generation, found[0].pcie_width) == ("AMD Instinct MI300X", 5, 16)
+    assert found[0].vendor == "amd"
 
 
 @pytest.mark.parametrize("title", ["Series", "series"])
@@ -56,6 +57,7 @@ def test_rocm_smi(title: str) -> None:
     """Columns by their titles; graphics inside the processor are left out."""
     found = parse_amd_gpus(text(TABLE.format(title=title)))
     assert [(gpu.index, gpu.memory_mib) for gpu in found] == [(0, 196592), (1, 196592)]
+    assert {gpu.vendor for gpu in found} == {"amd"}
 
 
 def test_links() -> None:

@@ -38,6 +38,19 @@ def test_ecc_changes_the_memory_of_a_t4() -> None:
     assert first == "memory_gib: 15.75  # seen: 16127 MiB, ECC off; the catalogue's T4 has 15 GiB"
     assert rest
     assert all(line.endswith("# assumed: as the catalogue's T4") for line in rest)
+    assert "compute_capability: 7.5  # assumed: as the catalogue's T4" in rest
+
+
+def test_a_variant_keeps_its_vendor() -> None:
+    """An MI300X in partitions: without it, its pool could be in one communicator with NVIDIA's devices."""
+    gpu = SeenGpu(index=0, name="AMD Instinct MI300X", memory_mib=24574)
+    assert "vendor: amd  # assumed: as the catalogue's MI300X" in lines(gpu)
+
+
+def test_an_unknown_device_of_amd_says_its_vendor() -> None:
+    """It was AMD's tool that listed it."""
+    gpu = SeenGpu(index=0, name="AMD Instinct MI100", memory_mib=32752, vendor="amd")
+    assert lines(gpu)[:2] == ["memory_gib: 31.98  # seen", "vendor: amd  # seen"]
 
 
 def test_an_unknown_device_keeps_what_was_seen() -> None:
@@ -59,6 +72,9 @@ def test_mig_devices_are_device_types_of_their_own() -> None:
         "A100-SXM-40GB-2g.10gb",
     ]
     assert lines(gpu)[0].startswith("memory_gib: 18.63  # assumed: by the name of the profile")
+    assert lines(gpu)[1] == "compute_capability: 8.0  # that of A100-SXM-40GB"
+    unknown = SeenGpu(index=0, name="NVIDIA X100", mig=True, profiles=("1g.10gb",))
+    assert lines(unknown)[1] == "vendor: nvidia  # MIG is NVIDIA's"
 
 
 def test_mig_devices_that_were_not_listed() -> None:
