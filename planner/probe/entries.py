@@ -335,8 +335,9 @@ def _cards(network: Network) -> Iterator[Card]:
     for port in _ports(network):
         fabric = _fabric_of(port)
         if port.active and fabric is not None:
-            interface = owned.get(port.device) if fabric == "roce" else None
-            yield Card(fabric, port.gbps, interface, port.device)
+            interface = owned.get(port.device, "") if fabric == "roce" else ""
+            # The address of a port in a bond is the bond's.
+            yield Card(fabric, port.gbps, network.bond_of.get(interface, interface) or None, port.device)
     for each in real_interfaces(network):
         if each.up:
             yield Card("eth", each.gbps or AMAZON.get(_product(network)), each.name)

@@ -19,9 +19,10 @@ _OWNED_FILE = re.compile(r"/sys/class/infiniband/([^/]+)/device/net/([^/]+)/oper
 _INTERFACE_FILE = re.compile(r"/sys/class/net/([^/]+)/(.+?):(.*)")
 _MACHINE_FILE = re.compile(r"/sys/class/dmi/id/(sys_vendor|product_name):(.*)")
 _VIRTUAL = re.compile(
-    r"(lo$|docker|veth|virbr|vnet|br-|br\d|cni|flannel|cali|cilium|lxc|tun|tap|ifb|dummy|vxlan|wg|kube|tailscale|sit|gre"
+    r"(lo$|docker|podman|veth|virbr|vmbr|ovs|vnet|br-|br\d|vlan|macv|bonding_masters|cni|flannel|cali|cilium|lxc|tun|tap|ifb|dummy|vxlan|wg|kube|tailscale|sit|gre"
     r"|ip6|nodelocaldns|vmnet|team)"
 )
+_VLAN = re.compile(r"(.+)\.\d{1,4}")
 _IPOIB = re.compile(r"ib(\d|p|s)")
 
 
@@ -62,6 +63,8 @@ class Network:
     bonds: frozenset[str] = frozenset()
     members: frozenset[str] = frozenset()
     """Interfaces that a bond has taken."""
+    bond_of: dict[str, str] = field(default_factory=dict)
+    """Interface -> the bond that has taken it, where it is known."""
     machine: str = ""
     """Vendor and product of the machine; Amazon EC2 calls its instance type the product."""
 
@@ -79,6 +82,7 @@ class Network:
             self.hardware | other.hardware,
             self.bonds | other.bonds,
             self.members | other.members,
+            {**other.bond_of, **self.bond_of},
             self.machine or other.machine,
         )
 
@@ -149,6 +153,7 @@ def parse_sysfs(text: Text) -> Network:
             name, file, value = interface.groups()
             hardware |= {name} if file == "device/uevent" else set()
             bonds |= {name} if file == "bonding/mode" else set()
+            network.bond_of.update(dict.fromkeys(value.split(), name) if file == "bonding/slaves" else {})
             members |= {name} if file == "bonding_slave/state" else set()
             state = network.interfaces.get(name, Interface(name=name))
             network.interfaces[name] = _state(text, number, state, file, value.strip())
@@ -202,11 +207,15 @@ def _megabits(text: Text, number: int, value: str) -> float | None:
 
 
 def real_interfaces(network: Network) -> Iterator[Interface]:
-    """Interfaces of Ethernet cards and bonds: no bridges, containers or tunnels, nor those of RDMA cards."""
+    """Interfaces of Ethernet cards and bonds: no VLANs, bridges, containers or tunnels, nor those of RDMA cards."""
+    of_rdma = {*network.owners, *(network.bond_of.get(name) for name in network.owners)}
     for name, interface in network.interfaces.items():
         bond = name in network.bonds or re.match(r"bond\d", name)
         virtual = network.hardware and name not in network.hardware
-        if name in network.owners or name in network.members or _IPOIB.match(name) or _VIRTUAL.match(name):
+        vlan = _VLAN.fullmatch(name)
+        if vlan and vlan[1] in network.interfaces:
+            continue
+        if name in of_rdma or name in network.members or _IPOIB.match(name) or _VIRTUAL.match(name):
             continue
         if bond or not virtual:
             yield interface

@@ -38,7 +38,7 @@ _TORCH = (
 )
 _SYSFS = (
     "/sys/class/infiniband/*/ports/*/{rate,state,link_layer} /sys/class/infiniband/*/device/net/*/operstate "
-    "/sys/class/net/*/{speed,operstate,device/uevent,bonding/mode,bonding_slave/state} "
+    "/sys/class/net/*/{speed,operstate,device/uevent,bonding/mode,bonding/slaves,bonding_slave/state} "
     "/sys/class/dmi/id/{sys_vendor,product_name}"
 )
 

@@ -35,6 +35,44 @@ def test_ethernet_link_layers_are_roce() -> None:
     assert eth == "  - {fabric: eth, bandwidth_gbps: 50, interface: bond0}"
 
 
+BOND = """\
+/sys/class/infiniband/mlx5_bond_0/ports/1/rate:200 Gb/sec (4X HDR)
+/sys/class/infiniband/mlx5_bond_0/ports/1/state:4: ACTIVE
+/sys/class/infiniband/mlx5_bond_0/ports/1/link_layer:Ethernet
+/sys/class/infiniband/mlx5_bond_0/device/net/ens1f0/operstate:up
+/sys/class/net/bond0/speed:200000
+/sys/class/net/bond0/operstate:up
+/sys/class/net/bond0/bonding/mode:802.3ad 4
+/sys/class/net/bond0/bonding/slaves:ens1f0 ens1f1
+/sys/class/net/bond0.100/speed:200000
+/sys/class/net/bond0.100/operstate:up
+/sys/class/net/ens1f0/operstate:up
+/sys/class/net/ens1f0/device/uevent:DRIVER=mlx5_core
+/sys/class/net/ens1f0/bonding_slave/state:active
+/sys/class/net/ens1f1/operstate:up
+/sys/class/net/ens1f1/device/uevent:DRIVER=mlx5_core
+/sys/class/net/ens1f1/bonding_slave/state:active
+"""
+
+
+def test_a_bond_of_roce_is_one_card() -> None:
+    """Sockets go through the bond, whose member has no address; neither it nor its VLAN is another card."""
+    assert lines(parse_sysfs(text(BOND))) == [
+        "nics:",
+        "  - {fabric: roce, bandwidth_gbps: 200, interface: bond0, hca: mlx5_bond_0}",
+    ]
+
+
+def test_vlans_and_bridges_are_no_cards() -> None:
+    """Where ethtool alone lists them."""
+    names = ("eno1", "eno1.7", "vmbr0", "vlan7", "bond1", "bond1.20", "bond1.30")
+    up = "".join(f"Settings for {name}:\n\tSpeed: 25000Mb/s\n\tLink detected: yes\n" for name in names)
+    assert lines(parse_ethtool(text(up))) == [
+        "nics:",
+        "  - {fabric: eth, bandwidth_gbps: 25, count: 2, interface: 'eno1,bond1'}",
+    ]
+
+
 UNKNOWN = "Settings for eth0:\n\tSpeed: Unknown!\n\tLink detected: yes\n"
 
 
