@@ -125,7 +125,10 @@ def _message(item: dict[str, Any], kind: type, data: object) -> Message:
     if cause is not None:
         return Message((*path, *cause.path) if isinstance(cause, PartError) else path, str(cause), None)
     if item["loc"] and item["loc"][-1] == "[key]":
-        return Message(path, _NAME, None)
+        if item["type"] != "literal_error":
+            return Message(path, _NAME, None)
+        keys = _options(item["ctx"]["expected"])
+        return Message(path, "unknown key", nearest(str(path[-1]), keys) or _known(keys))
     if item["type"] == "missing" and isinstance(path[-1], int):
         what = f"expected a list of {path[-1] + 1}, got {shown(_value(data, path[:-1]))}"
         return Message(path[:-1], what, None)
