@@ -6,6 +6,7 @@ beside those of the types.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -376,14 +377,35 @@ def _nics(document: Document) -> Iterator[Problem]:
     for index, pool in pools_of(document):
         nics = list(mappings(pool.get("nics")))
         for position, nic in nics:
-            yield from _fabric(
-                document, ("pools", index, "nics", position, "fabric"), nic.get("fabric"), fabrics
-            )
+            path: KeyPath = ("pools", index, "nics", position)
+            yield from _fabric(document, (*path, "fabric"), nic.get("fabric"), fabrics)
+            for key in ("interface", "hca"):
+                yield from _card_names(document, (*path, key), nic.get(key), nic.get("count", 1))
         if not nics and pool.get("nics", []) in (None, []) and _node_count(pool) > 1:
             hint = "write for example nics: [{fabric: ib, bandwidth_gbps: 200}]"
             yield document.problem(
                 ("pools", index, "nics"), f"missing, the pool has {_node_count(pool)} nodes", hint
             )
+
+
+_CARD = re.compile(r"[A-Za-z0-9][^\s,]*")
+
+
+def _card_names(document: Document, path: KeyPath, written: object, count: object) -> Iterator[Problem]:
+    """NCCL takes blanks for letters of a name; more names than cards would be cards that no price knows."""
+    if not isinstance(written, str):
+        return
+    names = [name.strip() for name in written.split(",")]
+    odd = next((name for name in names if not _CARD.fullmatch(name)), None)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if odd is not None:
+        what = f"expected names of cards with commas between them, got {shown(written)}"
+        yield document.problem(path, what, "write for example mlx5_0,mlx5_1")
+    elif twice is not None:
+        yield document.problem(path, f'the card "{twice}" is named twice', "remove one of the two")
+    elif isinstance(count, int) and len(names) > max(count, 1):
+        what = f"expected at most {max(count, 1)} name{'s' * (count > 1)} as count says, got {len(names)}"
+        yield document.problem(path, what, f"write count: {len(names)}, with the bandwidth of one card")
 
 
 def _node_count(pool: dict[str, Any]) -> int:

@@ -153,8 +153,13 @@ def _socket_lines(pool: PoolSpec, nic: NicSpec) -> list[Line]:
     if nic.interface is None:
         exports = ["export NCCL_SOCKET_IFNAME='=INTERFACE'", "export GLOO_SOCKET_IFNAME=INTERFACE"]
         return lines + _fill_in(pool, nic.fabric, "interface", exports)
-    first = nic.interface.split(",")[0].strip()
-    return [*lines, ("NCCL_SOCKET_IFNAME", f"={nic.interface}"), ("GLOO_SOCKET_IFNAME", first)]
+    names = _names(nic.interface)
+    return [*lines, ("NCCL_SOCKET_IFNAME", f"={','.join(names)}"), ("GLOO_SOCKET_IFNAME", names[0])]
+
+
+def _names(*written: str) -> list[str]:
+    """Names of cards without blanks, which NCCL takes for letters."""
+    return [name.strip() for each in written for name in each.split(",")]
 
 
 def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]:
@@ -164,10 +169,10 @@ def _rdma_lines(cluster: ClusterSpec, pool: PoolSpec, fabric: str) -> list[Line]
         return [*lines, *_plugin_lines(pool, fabric, spec.provider)]
     cards = [nic for nic in pool.nics if nic.fabric == fabric and nic.hca]
     if cards:
-        names = ",".join(nic.hca for nic in cards if nic.hca)
+        names = _names(*(nic.hca for nic in cards if nic.hca))
         # Fewer names than cards are those that several begin with: mlx5 of mlx5_0 and mlx5_1.
-        whole = names.count(",") + 1 >= sum(nic.count for nic in cards)
-        lines.append(("NCCL_IB_HCA", f"={names}" if whole else names))
+        whole = len(names) >= sum(nic.count for nic in cards)
+        lines.append(("NCCL_IB_HCA", f"{'=' if whole else ''}{','.join(names)}"))
     else:
         lines += _fill_in(pool, fabric, "hca", ["export NCCL_IB_HCA='=DEVICE,DEVICE'"])
     if spec.kind == "roce":
@@ -214,14 +219,14 @@ def _plugin_lines(pool: PoolSpec, fabric: str, provider: str | None) -> list[Lin
     variable = PREFIXES.get(provider or "")
     if variable is None:
         return lines
-    names = [nic.interface for nic in pool.nics if nic.fabric == fabric and nic.interface]
+    names = _names(*(nic.interface for nic in pool.nics if nic.fabric == fabric and nic.interface))
     if names:
         lines.append((variable, ",".join(names)))
     else:
         lines += _fill_in(pool, fabric, "interface", [f"export {variable}=INTERFACE,INTERFACE"])
     control = next((nic.interface for nic in pool.nics if nic.fabric != fabric and nic.interface), None)
     device = f"{variable.removesuffix('_SOCKET_IFNAME').removesuffix('_IFNAME')}_CTRL_DEV"
-    return [*lines, (device, control.split(",")[0].strip())] if control else lines
+    return [*lines, (device, _names(control)[0])] if control else lines
 
 
 MASTER_PORT = 29500

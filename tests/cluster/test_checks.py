@@ -200,6 +200,41 @@ def test_contradictions_in_a_pool(tmp_path: Path, old: str, new: str, key: str, 
     assert problem.line is not None
 
 
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (
+            "count: 2, hca: 'mlx5_0 mlx5_1'",
+            'expected names of cards with commas between them, got "mlx5_0 mlx5_1"',
+        ),
+        ("hca: ^mlx5_3", 'expected names of cards with commas between them, got "^mlx5_3"'),
+        ("count: 2, hca: 'mlx5_0,'", 'expected names of cards with commas between them, got "mlx5_0,"'),
+        ("count: 2, hca: 'mlx5_0,mlx5_0'", 'the card "mlx5_0" is named twice'),
+        ("count: 2, hca: 'a, b, c'", "expected at most 2 names as count says, got 3"),
+        ("interface: 'eth0,eth1'", "expected at most 1 name as count says, got 2"),
+    ],
+)
+def test_names_of_cards(tmp_path: Path, names: str, what: str) -> None:
+    """NCCL would find none of them, or use cards that the plan does not count on."""
+    problem = wrong(tmp_path, ("bandwidth_gbps: 200", f"bandwidth_gbps: 200, {names}"))
+    assert (problem.line, problem.what) == (8, what)
+    assert problem.hint
+
+
+def test_fewer_names_than_cards(tmp_path: Path) -> None:
+    """Several begin with one."""
+    names = "bandwidth_gbps: 200, count: 3, hca: 'mlx5_0:1, mlx5_1'"
+    load_cluster(changed(tmp_path, ("bandwidth_gbps: 200", names)))
+
+
+def test_a_format_that_devices_do_not_have(tmp_path: Path) -> None:
+    """The known ones are named."""
+    gpu = "gpu: {memory_gib: 16, memory_bandwidth_gBps: 900, tflops: {fp16: 125, int8: 60}}"
+    problem = wrong(tmp_path, ("gpu: V100-SXM-16GB", gpu))
+    assert (problem.key, problem.what) == ("pools[1].gpu.tflops.int8", "unknown key")
+    assert problem.hint == "known keys: bf16, fp16, fp32, fp8, tf32"
+
+
 def test_gpus_per_node_belongs_to_gpu(tmp_path: Path) -> None:
     """Devices are already listed one by one."""
     problem = wrong(tmp_path, ("gpu: V100-SXM-16GB", "devices: [T4, T4]"))

@@ -52,6 +52,7 @@ def test_names_that_devices_begin_with() -> None:
         ("mlx5", 8, "mlx5"),
         ("mlx5_0,mlx5_1", 2, "'=mlx5_0,mlx5_1'"),
         ("mlx5_0,mlx5_1", 8, "mlx5_0,mlx5_1"),
+        ("mlx5_0, mlx5_1", 2, "'=mlx5_0,mlx5_1'"),
     ):
         cards = nic("ib", "ens2", names).model_copy(update={"count": count})
         where = cluster(pool("a", ("A100",), 2, (cards,)))
@@ -64,6 +65,14 @@ def test_roce_names_its_address() -> None:
     lines = environment(where, start("a", "a"), "a")
     assert "export NCCL_IB_GID_INDEX=3" in lines
     assert "export NCCL_SOCKET_IFNAME='=ens2'" in lines
+
+
+def test_interfaces_with_blanks_between() -> None:
+    """NCCL would look for one that begins with a blank."""
+    where = cluster(pool("a", ("A100",), 2, (nic("eth", "ens1, ens2"),)))
+    lines = environment(where, start("a", "a"), "a")
+    assert "export NCCL_SOCKET_IFNAME='=ens1,ens2'" in lines
+    assert "export GLOO_SOCKET_IFNAME=ens1" in lines
 
 
 def test_different_fabrics_cross() -> None:

@@ -30,7 +30,7 @@ HARD = [
     "{a: b}",
     "- a",
     "a: b # c",
-    "%a, @b, &c, *d, !e",
+    "%a,@b,&c,*d,!e",
 ]
 """Interfaces that a YAML reader, OmegaConf or a naive writer would take for something else."""
 
