@@ -226,10 +226,14 @@ def _links_by_key() -> dict[str, CatalogueLink]:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name that count; sizes without their unit, SXM without the generation of its slot."""
+    """The words of a name that count; sizes without their unit, SXM without the generation of its slot.
+
+    RTX tells one Titan from the others.
+    """
     words = re.split(r"[\s_/.-]+|(?<=[rg]tx)(?=[a-z\d])|(?<=titan)(?=rtx)|(?<=quadro)(?=rtx)", name.lower())
     plain = (re.sub(r"^(\d+)gb?$", r"\1", re.sub(r"^sxm\d$", "sxm", word)) for word in words)
-    return [word for word in plain if word and word not in _VENDOR_WORDS]
+    kept = [word for word in plain if word and (word not in _VENDOR_WORDS or word == "rtx")]
+    return [word for word in kept if word != "rtx" or "titan" in kept]
 
 
 def _key(name: str) -> str:

@@ -351,6 +351,11 @@ def test_facts_cannot_be_changed() -> None:
         ),
         ("H100", {"H100-SXM-80GB", "H100-PCIe-80GB", "H100-NVL-94GB"}),
         ("V100-SXM2", {"V100-SXM-16GB", "V100-SXM-32GB"}),
+        ("P100", {"P100-SXM-16GB", "P100-PCIe-16GB"}),
+        ("P100-16GB", {"P100-SXM-16GB", "P100-PCIe-16GB"}),
+        ("A800", {"A800-SXM-80GB", "A800-PCIe-80GB"}),
+        ("A800-80GB", {"A800-SXM-80GB", "A800-PCIe-80GB"}),
+        ("GeForce GTX TITAN", {"Titan-RTX", "Titan-V"}),
         ("-", set()),
     ],
 )

@@ -199,6 +199,12 @@ def test_a_card_of_a_cloud_is_the_server_edition(written: str, gpu: str) -> None
     assert [offer.gpu for offer in market([row]).offers] == [gpu]
 
 
+def test_a_device_of_two_boards_is_the_slower_one() -> None:
+    """Google's P100 is on PCIe, as gpuhunt does not say."""
+    row = replace(next(rows()), gpu_name="P100", gpu_memory=16.0, gpu_count=4)
+    assert [(offer.gpu, offer.intra_node) for offer in market([row]).offers] == [("P100-PCIe-16GB", "pcie3")]
+
+
 @LEFT_OPEN
 def test_gpuhunt_reads_the_same(folder: Path) -> None:
     """Its own classes, from files in its own format."""
