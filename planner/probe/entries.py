@@ -223,12 +223,12 @@ AMAZON: dict[str, float] = {
     **{"g4dn.12xlarge": 50, "g4dn.16xlarge": 50, "g4dn.metal": 100},
     **{"g5.12xlarge": 40, "g5.24xlarge": 50, "g5.48xlarge": 100},
     **{"g6.12xlarge": 40, "g6.24xlarge": 50, "g6.48xlarge": 100},
-    **{"g6e.12xlarge": 100, "g6e.24xlarge": 200, "g6e.48xlarge": 400},
+    **{"g6e.12xlarge": 100, "g6e.24xlarge": 100, "g6e.48xlarge": 100},
     **{"p3.16xlarge": 25, "p3dn.24xlarge": 100, "p4d.24xlarge": 100, "p4de.24xlarge": 100},
     **{"p5.48xlarge": 100, "p5e.48xlarge": 100, "p5en.48xlarge": 200, "p6-b200.48xlarge": 400},
 }
 """Gigabit/s of one network card of an instance type, by Amazon's pages on accelerated instances; those that are only
-reached in bursts are left out."""
+reached in bursts are left out. The last two of g6e have two and four cards (aws/amazon-vpc-cni-k8s, b521883)."""
 
 
 @dataclass(frozen=True, slots=True)

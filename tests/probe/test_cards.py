@@ -114,6 +114,8 @@ def test_the_type_of_an_instance_says_the_speed() -> None:
         "nics:",
         "  - {fabric: eth, bandwidth_gbps: 100, interface: ens5}",
     ]
+    several = lines(parse_sysfs(text(card + vendor.format("Amazon EC2", "g6e.48xlarge"))))
+    assert several[-1] == "  - {fabric: eth, bandwidth_gbps: 100, interface: ens5}"  # four cards have 400
     other = lines(parse_sysfs(text(card + vendor.format("Google", "Google Compute Engine"))))
     assert other[0] == "# machine: Google Google Compute Engine"
     assert "bandwidth_gbps: ?, interface: ens5" in other[1]
