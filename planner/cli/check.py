@@ -17,6 +17,7 @@ from planner.report.inputs import (
     inventory_section,
     links_section,
     memory_warnings,
+    node_warnings,
     precision_warnings,
     rack_warnings,
     understood,
@@ -51,7 +52,8 @@ def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
     lines = precision_warnings(topology.device_types, model) if model is not None else []
     memory = memory_warnings(topology.device_types)
     cluster = topology.cluster
-    return [*lines, *memory, *unreachable(topology), *unit_warnings(cluster), *rack_warnings(cluster)]
+    odd = (*unit_warnings(cluster), *node_warnings(cluster), *rack_warnings(cluster))
+    return [*lines, *memory, *unreachable(topology), *odd]
 
 
 def _report(topology: Topology, model: ModelSpec | None, warnings: list[str]) -> list[RenderableType]:

@@ -7,9 +7,11 @@ from itertools import chain, islice
 
 from rich.console import Group, RenderableType
 
+from planner import catalog
 from planner.calibration.merge import name_key
 from planner.calibration.values import ASSUMED, Calibration
-from planner.catalog.node_links import RACKS
+from planner.catalog import CatalogueLink
+from planner.catalog.node_links import RACKS, XGMI, nvlink_of
 from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, HostTopology, Path, Topology
 from planner.cost.memory import kept_free
@@ -105,6 +107,31 @@ def unit_warnings(cluster: ClusterSpec) -> Iterator[str]:
         for form, peak in gpu.tflops.items():
             if peak > FASTEST_DEVICE:
                 yield f"{name} has {peak:g} TFLOP/s in {form}: is that in GFLOP/s?"
+
+
+FASTER = 1.05
+"""Above the catalogue's link by this, a node's network is not rounded but wrong."""
+
+
+def node_warnings(cluster: ClusterSpec) -> Iterator[str]:
+    """Networks inside nodes that are faster than the links of their devices, as the sum of both directions is."""
+    for pool in cluster.pools:
+        links = [_own_link(gpu) for gpu in dict.fromkeys(pool.devices)]
+        known = [link for link in links if link is not None]
+        fastest = max(known, key=lambda link: link.bandwidth_gBps, default=None)
+        if len(pool.devices) < 2 or fastest is None or len(known) < len(links):
+            continue
+        if pool.intra_node.bandwidth_gBps > FASTER * fastest.bandwidth_gBps:
+            given = f"a device of {pool.name} has {pool.intra_node.bandwidth_gBps:g} GB/s inside"
+            yield (
+                f"{given}, {fastest.name} {fastest.bandwidth_gBps:g}: is that both directions, or of another device?"
+            )
+
+
+def _own_link(gpu: str) -> CatalogueLink | None:
+    """NVLink or xGMI of a device of the catalogue; None for others."""
+    name = (nvlink_of(gpu) or (XGMI.get(gpu),))[0]
+    return None if name is None else catalog.link(name)
 
 
 def rack_warnings(cluster: ClusterSpec) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planner.catalog import IntraNodeSpec
 from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec
 from planner.cluster.topology import Topology
@@ -11,6 +12,7 @@ from planner.report.inputs import (
     inventory_section,
     links_section,
     memory_warnings,
+    node_warnings,
     pool_text,
     precision_warnings,
     rack_warnings,
@@ -129,6 +131,27 @@ def test_numbers_as_if_in_a_smaller_unit_are_asked_about() -> None:
         "A100 has 81920 GiB: is that in MiB?",
         "A100 has 312000 TFLOP/s in fp16: is that in GFLOP/s?",
     ]
+
+
+def test_links_inside_nodes_that_are_too_fast_are_asked_about() -> None:
+    """Data sheets print the sum of both directions. Nothing is said where the catalogue has no link."""
+    gpus = {
+        name: GPUS["A100"].model_copy(update={"name": name}) for name in ("H100-SXM-80GB", "MI300X", "L40S")
+    }
+
+    def said(gpu: str | tuple[str, ...], gigabytes: float) -> list[str]:
+        link = IntraNodeSpec(bandwidth_gBps=gigabytes)
+        return list(node_warnings(cluster(pool("a", gpu).model_copy(update={"intra_node": link}), gpus=gpus)))
+
+    assert said("H100-SXM-80GB", 900.0) == [
+        "a device of a has 900 GB/s inside, nvlink4 450: is that both directions, or of another device?"
+    ]
+    assert said("MI300X", 896.0) == [
+        "a device of a has 896 GB/s inside, xgmi-mi300x 448: is that both directions, or of another device?"
+    ]
+    assert said("H100-SXM-80GB", 450.0) == said("MI300X", 450.0) == said("L40S", 900.0) == []
+    assert said(("H100-SXM-80GB", "L40S"), 900.0) == []
+    assert [*node_warnings(load_cluster(SHIPPED / "three_sites.yaml"))] == []
 
 
 def test_nodes_of_a_rack_are_asked_for_their_nvlink() -> None:
