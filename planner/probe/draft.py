@@ -103,12 +103,27 @@ def pools_of(nodes: Sequence[ProbedNode], hosts: Sequence[ListedHost]) -> Pools:
     _in_order(kept, hosts)
     _rename(kept)
     remarks = [remark(f"left out: {node.host or 'the node that was seen'}, it has no GPU") for node in idle]
+    remarks += _contradicted(seen, hosts)
     if bare:
         remarks.append(remark(f"left out: {', '.join(bare)}, no GPU by the list of hosts"))
     if away:
         gone = ", ".join(compress_hosts(host.name for host in hosts if host.away))
         remarks.append(remark(f"left out: {gone}, not up by the list of hosts"))
     return Pools(tuple(kept), tuple(remarks))
+
+
+def _contradicted(seen: Sequence[ProbedNode], hosts: Sequence[ListedHost]) -> Iterator[DraftEntry]:
+    """Nodes that show another number of devices than the list has, as in a job that was given some of them."""
+    listed = {host.name: host.gpus for host in hosts}
+    unlike: dict[tuple[int, int], list[str]] = {}
+    for node in seen:
+        said = listed.get(node.host or "")
+        shown = None if node.gpus is None else len(device_types_of(node.gpus))
+        if node.host and said is not None and shown is not None and said != shown:
+            unlike.setdefault((shown, said), []).append(node.host)
+    for (shown, said), names in unlike.items():
+        who = ", ".join(compress_hosts(names))
+        yield remark(f"{who}: {shown} device{'s' * (shown != 1)} in the outputs, {said} in the list of hosts")
 
 
 def _listed(name: str | None, hosts: Sequence[ListedHost]) -> str | None:

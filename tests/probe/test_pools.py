@@ -61,6 +61,17 @@ def test_a_list_may_have_the_domains_of_nodes() -> None:
     assert shapes([node("10.0.0.1")], [ListedHost(name="10.0.0.2")]) == [("t4", ["10.0.0.1", "10.0.0.2"], 1)]
 
 
+def test_outputs_that_contradict_the_list_are_told() -> None:
+    """A job step without GPUs of its own sees none, or a few, of those that the node has."""
+    hosts = [ListedHost(name=name, gpus=8) for name in ("a1", "a2", "b", "c")]
+    nodes = [node("a1", count=2), node("a2", count=2), node("b", count=8), ProbedNode(host="c", gpus=())]
+    assert [entry.line() for entry in pools_of(nodes, hosts).remarks] == [
+        "# left out: c, it has no GPU",
+        "# a[1-2]: 2 devices in the outputs, 8 in the list of hosts",
+        "# c: 0 devices in the outputs, 8 in the list of hosts",
+    ]
+
+
 def test_nodes_that_are_not_up_are_left_out() -> None:
     """Those that were looked at too."""
     hosts = [ListedHost(name="a", away=True), ListedHost(name="b"), ListedHost(name="c", away=True)]
