@@ -13,7 +13,7 @@ from planner.cli.process import warn, write
 from planner.errors import UsageError
 from planner.files.writing import write_whole
 from planner.probe.draft import assumptions, draft, lacking, unseen
-from planner.probe.hosts import ListedHost, parse_hostfile, parse_slurm
+from planner.probe.hosts import ListedHost, parse_hostfile, parse_slurm, require_same_names
 from planner.probe.node import ProbedNode, collection, folders, parse_node, read, this_host, this_machine
 from planner.probe.text import Text
 
@@ -105,7 +105,9 @@ def _hosts(hostfile: Path | None, slurm: Path | None, *, live: bool) -> tuple[Li
 def _nodes(folder: Path | None, given: dict[str, Path], hosts: tuple[ListedHost, ...]) -> list[ProbedNode]:
     """The nodes of the folder, the node of the files, or this machine."""
     if folder is not None:
-        return [parse_node(host, texts) for host, texts in folders(folder)]
+        nodes = dict(folders(folder))
+        require_same_names(nodes, hosts)
+        return [parse_node(host, texts) for host, texts in nodes.items()]
     if given:
         return [parse_node(None, {source: read(path) for source, path in given.items()})]
     names = {host.name.partition(".")[0]: host.name for host in hosts}

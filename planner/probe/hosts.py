@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from planner.errors import UsageError
 from planner.files.short_lists import expand_hosts, parted
 from planner.probe.text import Text, short
 
 _SLOTS = re.compile(r"slots=(\d{1,4})")
 _GRES = re.compile(r"(?:^|,)gpu:(?:([\w.+-]+):)?(\d{1,4})(?=[(,]|$)")
+_ADDRESS = re.compile(r"\d+(\.\d+){3}")
 _HOSTFILE_HINT = "write lines such as: worker-1 slots=8"
 _SLURM_HINT = (
     "save the value of SLURM_JOB_NODELIST, or the output of scontrol show hostnames "
@@ -52,6 +55,20 @@ def parse_hostfile(text: Text) -> tuple[ListedHost, ...]:
     if not hosts:
         raise text.broken(None, "expected at least one host", _HOSTFILE_HINT)
     return tuple(hosts.values())
+
+
+def require_same_names(folders: Iterable[str], hosts: Sequence[ListedHost]) -> None:
+    """Raises UsageError where a list has addresses and folders have names: a node could count twice."""
+    names = set(folders)
+    address = next(
+        (host.name for host in hosts if _ADDRESS.fullmatch(host.name) and host.name not in names), None
+    )
+    other = next((name for name in sorted(names) if not any(host.is_called(name) for host in hosts)), None)
+    if address is not None and other is not None:
+        raise UsageError(
+            f"probe: the list of hosts has the address {address} and --from the folder {other}: they may be one node",
+            hint="write the names of the nodes into the list, or call the folders by their addresses",
+        )
 
 
 def parse_slurm(text: Text) -> tuple[ListedHost, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.errors import SpecError
-from planner.probe.hosts import ListedHost, parse_hostfile, parse_slurm
+from planner.errors import SpecError, UsageError
+from planner.probe.hosts import ListedHost, parse_hostfile, parse_slurm, require_same_names
 from tests.probe.seen import text
 
 
@@ -17,6 +17,16 @@ def test_a_hostfile() -> None:
         ("worker-2", 4),
         ("worker-3", None),
     ]
+
+
+def test_addresses_beside_names_are_refused() -> None:
+    """Nothing tells which node has which address; folders that are called by it are the same."""
+    hosts = [ListedHost(name="10.0.0.1"), ListedHost(name="n2.site")]
+    require_same_names(["10.0.0.1", "n2"], hosts)
+    require_same_names(["n2"], hosts)
+    require_same_names(["n1", "n2"], hosts[1:])
+    with pytest.raises(UsageError, match=r"address 10\.0\.0\.1 and --from the folder n1"):
+        require_same_names(["n1", "n2"], hosts)
 
 
 def test_a_node_list_of_slurm() -> None:
