@@ -94,8 +94,12 @@ FASTEST_CARD, LARGEST_DEVICE, FASTEST_DEVICE = 3200, 1024, 50_000
 """Above those of any hardware there is: Gbit/s of a network card, GiB and TFLOP/s of a device."""
 
 
+SLOWEST_MEMORY = 20
+"""GB/s below those of any device."""
+
+
 def unit_warnings(cluster: ClusterSpec) -> Iterator[str]:
-    """Numbers that no hardware reaches, as if given in a smaller unit."""
+    """Numbers that no hardware has, as if given in another unit."""
     for pool in cluster.pools:
         for nic in pool.nics:
             if nic.bandwidth_gbps > FASTEST_CARD and cluster.fabrics[nic.fabric].kind != "nvlink":
@@ -104,6 +108,8 @@ def unit_warnings(cluster: ClusterSpec) -> Iterator[str]:
     for name, gpu in cluster.gpus.items():
         if gpu.memory_gib > LARGEST_DEVICE:
             yield f"{name} has {gpu.memory_gib:g} GiB: is that in MiB?"
+        if gpu.memory_bandwidth_gBps < SLOWEST_MEMORY:
+            yield f"{name} has {gpu.memory_bandwidth_gBps:g} GB/s of memory bandwidth: is that in TB/s?"
         for form, peak in gpu.tflops.items():
             if peak > FASTEST_DEVICE:
                 yield f"{name} has {peak:g} TFLOP/s in {form}: is that in GFLOP/s?"

@@ -124,11 +124,13 @@ def test_numbers_as_if_in_a_smaller_unit_are_asked_about() -> None:
     """No card, memory or device is that fast or large; nothing is said of the catalogue's."""
     assert list(unit_warnings(examples.cluster())) == []
     assert list(unit_warnings(load_cluster(SHIPPED / "three_sites.yaml"))) == []
-    slow = GPUS["A100"].model_copy(update={"memory_gib": 81_920.0, "tflops": {"fp16": 312_000.0}})
+    odd = {"memory_gib": 81_920.0, "memory_bandwidth_gBps": 2.039, "tflops": {"fp16": 312_000.0}}
+    slow = GPUS["A100"].model_copy(update=odd)
     spec = cluster(pool("a", gbps=200_000), gpus={"A100": slow})
     assert list(unit_warnings(spec)) == [
         "a card of a has 200000 Gbit/s on ib: is that in megabit/s, or of all cards together?",
         "A100 has 81920 GiB: is that in MiB?",
+        "A100 has 2.039 GB/s of memory bandwidth: is that in TB/s?",
         "A100 has 312000 TFLOP/s in fp16: is that in GFLOP/s?",
     ]
 
