@@ -48,7 +48,7 @@ OVERSUBSCRIPTION = Range(1, 1e4)
 """Sum of the NIC bandwidths of a fabric over what its switches carry."""
 MULTIPROCESSORS = Range(1, 100_000)
 """Streaming multiprocessors or compute units of a device."""
-COMPUTE_CAPABILITY = Range(1, 99)
+COMPUTE_CAPABILITY = Range(1, 30)
 """NVIDIA's number of what a device can do."""
 NODE_DEVICES = Range(1, 1000)
 """Devices of one node, and of one tensor-parallel group."""

@@ -52,6 +52,10 @@ def _gpu(document: Document, path: KeyPath, name: str, own: list[str]) -> Iterat
         known = name in own or bool(catalog.gpu(name))
     except KeyError:
         known = False
+    alike = [each for each in own if catalog.name_of(each) == catalog.name_of(name)]
+    if known and alike and name not in own:
+        what = f'"{name}" is the catalogue\'s device, and not {shown(alike[0])} of gpus'
+        yield document.problem(path, what, "write the same name in both places")
     if not known:
         family = catalog.gpus_like(name)
         what = (
@@ -200,6 +204,21 @@ def _power_limits(document: Document) -> Iterator[Problem]:
             yield document.problem(("pools", index, "power_limit_watts"), what, hint)
 
 
+def _vendors(document: Document) -> Iterator[Problem]:
+    """Compute capabilities are NVIDIA's."""
+    own = document.data.get("gpus")
+    written: list[tuple[KeyPath, object]] = [
+        (("gpus", name), gpu) for name, gpu in (own.items() if isinstance(own, dict) else ())
+    ]
+    written += [(path, gpu) for path, gpu, _ in _written_gpus(document)]
+    for path, gpu in written:
+        if not isinstance(gpu, dict) or gpu.get("compute_capability") is None:
+            continue
+        if gpu.get("vendor") in {*catalog.LIBRARIES} - {"nvidia"}:
+            what = f"belongs to NVIDIA's devices, not to vendor {gpu['vendor']}"
+            yield document.problem((*path, "compute_capability"), what, "remove one of the two")
+
+
 def _board_power(gpu: object, types: Mapping[str, object]) -> object:
     """The board power that is written for a device, or the catalogue's."""
     if isinstance(gpu, str):
@@ -264,7 +283,7 @@ def check_cluster(document: Document, *, whole: bool = False, connected: bool = 
     """
     names = (whole_gpus,) if whole else (unknown_gpus, ambiguous_gpus)
     named = _pool_names, _choices, _hosts, own_names, *names
-    checks = (*named, _power_limits, one_library, intra_nodes, _nics, _providers, _links, _switches)
+    checks = (*named, _power_limits, _vendors, one_library, intra_nodes, _nics, _providers, _links, _switches)
     if sum(1 for _ in pools_of(document)) > MOST_POOLS:
         return []
     too_large = _size(document)
@@ -489,7 +508,8 @@ DeviceField = Annotated[
 ]
 """A device type, by name or by its numbers."""
 IntraNodeField = Annotated[
-    Annotated[str, Tag("<name>")] | Annotated[IntraNodeSpec, Tag("<inline>")], Discriminator(_written)
+    Annotated[str, Tag("<name>")] | Annotated[IntraNodeSpec, Tag("<inline>")],
+    Discriminator(lambda value: "<name>" if isinstance(value, str) else "<inline>"),
 ]
 """A network inside nodes, by name or by its numbers."""
 

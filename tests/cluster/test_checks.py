@@ -227,6 +227,40 @@ def test_fewer_names_than_cards(tmp_path: Path) -> None:
     load_cluster(changed(tmp_path, ("bandwidth_gbps: 200", names)))
 
 
+@pytest.mark.parametrize("own", ["v100-sxm-16gb", "V100-SXM2-16GB"])
+def test_an_own_device_by_another_spelling(tmp_path: Path, own: str) -> None:
+    """Its numbers would not be used, and nobody would be told."""
+    numbers = "{memory_gib: 12, memory_bandwidth_gBps: 900, tflops: {fp16: 100}}"
+    problem = wrong(tmp_path, ("pools:\n", f"gpus: {{{own}: {numbers}}}\npools:\n"))
+    assert problem.key == "pools[1].gpu"
+    assert problem.what == f'"V100-SXM-16GB" is the catalogue\'s device, and not "{own}" of gpus'
+    assert problem.hint == "write the same name in both places"
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        ("compute_capability: 7.5, vendor: amd", "belongs to NVIDIA's devices, not to vendor amd"),
+        ("compute_capability: 75", "expected a number from 1 to 30, got 75"),
+    ],
+)
+def test_compute_capabilities_that_are_none(tmp_path: Path, entry: str, what: str) -> None:
+    """Those of another maker's device, and the number of a compiler's target (sm_75)."""
+    gpu = f"gpu: {{memory_gib: 16, memory_bandwidth_gBps: 900, tflops: {{fp16: 125}}, {entry}}}"
+    problem = wrong(tmp_path, ("gpu: V100-SXM-16GB", gpu))
+    assert (problem.key, problem.what) == ("pools[1].gpu.compute_capability", what)
+
+
+def test_a_link_as_a_plain_number(tmp_path: Path) -> None:
+    """In quotes it would be the name of a link."""
+    problem = wrong(tmp_path, ("intra_node: nvlink3", "intra_node: 300"))
+    assert (problem.key, problem.what) == ("pools[0].intra_node", "expected a mapping, got 300")
+    assert (
+        problem.hint
+        == "Network between the devices of a node: a catalogue name, or its numbers; needed from two devices on"
+    )
+
+
 def test_a_format_that_devices_do_not_have(tmp_path: Path) -> None:
     """The known ones are named."""
     gpu = "gpu: {memory_gib: 16, memory_bandwidth_gBps: 900, tflops: {fp16: 125, int8: 60}}"
