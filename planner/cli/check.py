@@ -14,6 +14,7 @@ from planner.cluster.topology import Topology
 from planner.model.spec import ModelSpec
 from planner.report.document import check_document
 from planner.report.inputs import (
+    family_warnings,
     inventory_section,
     links_section,
     memory_warnings,
@@ -52,7 +53,8 @@ def _warnings(topology: Topology, model: ModelSpec | None) -> list[str]:
     lines = precision_warnings(topology.device_types, model) if model is not None else []
     memory = memory_warnings(topology.device_types)
     cluster = topology.cluster
-    odd = (*unit_warnings(cluster), *node_warnings(cluster), *rack_warnings(cluster))
+    families = family_warnings(cluster, read_calibration(None).families)
+    odd = (*unit_warnings(cluster), *families, *node_warnings(cluster), *rack_warnings(cluster))
     return [*lines, *memory, *unreachable(topology), *odd]
 
 

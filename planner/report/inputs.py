@@ -16,6 +16,7 @@ from planner.cluster.spec import ClusterSpec, NicSpec, PoolSpec
 from planner.cluster.topology import DeviceType, HostTopology, Path, Topology
 from planner.cost.memory import kept_free
 from planner.dims.sync import sync_text
+from planner.files.messages import nearest
 from planner.model.spec import ModelSpec, NumericsSpec, StateSpec, TowerSpec, TrainingSpec
 from planner.report.layout import Paragraph, number, pairs, section, table, words
 from planner.report.numbers import MISSING, count, duration, gib, percent, significant
@@ -113,6 +114,16 @@ def unit_warnings(cluster: ClusterSpec) -> Iterator[str]:
         for form, peak in gpu.tflops.items():
             if peak > FASTEST_DEVICE:
                 yield f"{name} has {peak:g} TFLOP/s in {form}: is that in GFLOP/s?"
+
+
+def family_warnings(cluster: ClusterSpec, families: Iterable[str]) -> Iterator[str]:
+    """Device types of a family that neither the calibration nor the catalogue has, as a misspelled one is."""
+    known = [*dict.fromkeys([*families, *(catalog.gpu(name).family for name in catalog.gpu_names())])]
+    for name, gpu in cluster.gpus.items():
+        if gpu.family and gpu.family not in known:
+            near = nearest(gpu.family, known)
+            asked = f": {near}" if near else ""
+            yield f"{name} is of the family {gpu.family}, whose constants are assumed as none are known{asked}"
 
 
 FASTER = 1.05

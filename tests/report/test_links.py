@@ -9,6 +9,7 @@ from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec
 from planner.cluster.topology import Topology
 from planner.report.inputs import (
+    family_warnings,
     inventory_section,
     links_section,
     memory_warnings,
@@ -133,6 +134,20 @@ def test_numbers_as_if_in_a_smaller_unit_are_asked_about() -> None:
         "A100 has 2.039 GB/s of memory bandwidth: is that in TB/s?",
         "A100 has 312000 TFLOP/s in fp16: is that in GFLOP/s?",
     ]
+
+
+def test_families_that_nobody_knows_are_asked_about() -> None:
+    """Their names depend on case, unlike those of devices; one of a calibration counts too."""
+
+    def said(family: str, *calibrated: str) -> list[str]:
+        gpus = {"A100": GPUS["A100"].model_copy(update={"family": family})}
+        return list(family_warnings(cluster(pool("a"), gpus=gpus), calibrated))
+
+    assert said("a100") == [
+        "A100 is of the family a100, whose constants are assumed as none are known: did you mean A100?"
+    ]
+    assert said("zzz") == ["A100 is of the family zzz, whose constants are assumed as none are known"]
+    assert said("A100") == said("") == said("zzz", "zzz") == []
 
 
 def test_links_inside_nodes_that_are_too_fast_are_asked_about() -> None:
