@@ -215,6 +215,7 @@ _FABRIC_NOTES = {
     "ib": f"{ASSUMED}all InfiniBand cards are on one fabric",
     "roce": f"{ASSUMED}the RDMA cards on Ethernet are set up for RoCE, on one fabric",
     "efa": f"{ASSUMED}all cards of Amazon's EFA are on one fabric",
+    "slingshot": f"{ASSUMED}all cards of HPE's Slingshot are on one fabric",
     "eth": f"{ASSUMED}all interfaces reach each other",
 }
 

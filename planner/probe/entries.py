@@ -213,12 +213,18 @@ FABRICS: dict[str, dict[str, str]] = {
     "ib": {"kind": "infiniband"},
     "roce": {"kind": "roce"},
     "efa": {"kind": "roce", "provider": "efa"},
+    "slingshot": {"kind": "roce", "provider": "slingshot"},
     "eth": {"kind": "ethernet"},
 }
 """Fabric of a draft -> what it is."""
 _LAYERS = {"InfiniBand": "ib", "Ethernet": "roce"}
 _EFA = re.compile(r"(rdmap\d|efa_\d).*")
 """Amazon's EFA, whose ports say Unspecified."""
+_SLINGSHOT = re.compile(r"hsn\d+")
+"""HPE's Slingshot, whose RDMA devices are not among those of /sys/class/infiniband."""
+_AZURE = "Microsoft Corporation"
+"""Whose virtual machines have RDMA devices for accelerated networking, which pass no RoCE to each other; that card is
+the one of eth0."""
 AMAZON: dict[str, float] = {
     **{"g4dn.12xlarge": 50, "g4dn.16xlarge": 50, "g4dn.metal": 100},
     **{"g5.12xlarge": 40, "g5.24xlarge": 50, "g5.48xlarge": 100},
@@ -334,13 +340,19 @@ def _cards(network: Network) -> Iterator[Card]:
     owned = {device: interface for interface, device in network.owners.items()}
     for port in _ports(network):
         fabric = _fabric_of(port)
-        if port.active and fabric is not None:
+        if port.active and fabric is not None and not _accelerates(network, port):
             interface = owned.get(port.device, "") if fabric == "roce" else ""
             # The address of a port in a bond is the bond's.
             yield Card(fabric, port.gbps, network.bond_of.get(interface, interface) or None, port.device)
     for each in real_interfaces(network):
         if each.up:
-            yield Card("eth", each.gbps or AMAZON.get(_product(network)), each.name)
+            fabric = "slingshot" if _SLINGSHOT.fullmatch(each.name) else "eth"
+            yield Card(fabric, each.gbps or AMAZON.get(_product(network)), each.name)
+
+
+def _accelerates(network: Network, port: Port) -> bool:
+    """True for Azure's accelerated networking."""
+    return network.machine.startswith(_AZURE) and port.link_layer == "Ethernet"
 
 
 def _product(network: Network) -> str:
@@ -353,6 +365,8 @@ def _left_out(network: Network) -> Iterator[DraftEntry]:
     for port in _ports(network):
         if not port.active:
             yield remark(f"not used: {port.device} port {port.number}, its state is not Active")
+        elif _accelerates(network, port):
+            yield remark(f"not used: {port.device}, accelerated networking, which is no RoCE")
     for interface in real_interfaces(network):
         if not interface.up:
             yield remark(f"not used: {interface.name}, no link")

@@ -73,6 +73,48 @@ def test_vlans_and_bridges_are_no_cards() -> None:
     ]
 
 
+def test_slingshot_is_told_by_its_interfaces() -> None:
+    """It is RDMA by HPE's provider, not TCP."""
+    up = "".join(
+        f"/sys/class/net/hsn{at}/{file}\n" for at in (0, 1) for file in ("speed:200000", "operstate:up")
+    )
+    found = cards_of(parse_sysfs(text(up)))
+    assert found.fabrics == {"slingshot"}
+    assert (
+        found.entries[-1]
+        .line()
+        .endswith("- {fabric: slingshot, bandwidth_gbps: 200, count: 2, interface: 'hsn0,hsn1'}")
+    )
+
+
+AZURE = """\
+/sys/class/infiniband/mlx5_ib0/ports/1/rate:200 Gb/sec (4X HDR)
+/sys/class/infiniband/mlx5_ib0/ports/1/state:4: ACTIVE
+/sys/class/infiniband/mlx5_ib0/ports/1/link_layer:InfiniBand
+/sys/class/infiniband/mlx5_an0/ports/1/rate:100 Gb/sec (4X EDR)
+/sys/class/infiniband/mlx5_an0/ports/1/state:4: ACTIVE
+/sys/class/infiniband/mlx5_an0/ports/1/link_layer:Ethernet
+/sys/class/infiniband/mlx5_an0/device/net/enP1/operstate:up
+/sys/class/net/eth0/speed:50000
+/sys/class/net/eth0/operstate:up
+/sys/class/net/enP1/speed:100000
+/sys/class/net/enP1/operstate:up
+/sys/class/dmi/id/sys_vendor:Microsoft Corporation
+/sys/class/dmi/id/product_name:Virtual Machine
+"""
+
+
+def test_accelerated_networking_of_azure_is_no_roce() -> None:
+    """Its card is that of eth0, which has the address."""
+    assert lines(parse_sysfs(text(AZURE))) == [
+        "# not used: mlx5_an0, accelerated networking, which is no RoCE",
+        "# machine: Microsoft Corporation Virtual Machine",
+        "nics:",
+        "  - {fabric: ib, bandwidth_gbps: 200, hca: mlx5_ib0}",
+        "  - {fabric: eth, bandwidth_gbps: 50, interface: eth0}",
+    ]
+
+
 UNKNOWN = "Settings for eth0:\n\tSpeed: Unknown!\n\tLink detected: yes\n"
 
 
