@@ -33,7 +33,7 @@ from planner.plan.file import PlanFile, write
 from planner.plan.values import Plan
 from planner.ranges import CHANCE, MONEY, PREDICTED, TOKENS
 from planner.report.brief import answer_line, bar, summary_of
-from planner.report.explain import considered, work_seconds
+from planner.report.explain import considered
 from planner.report.numbers import MISSING, duration, gib, percent, rate
 from planner.report.plan_table import groups_of, headline, in_short, micro_batches_text, stage_runs
 from planner.report.what_if import Variant, cases
@@ -182,12 +182,12 @@ class Planned:
         if self.scored is None:
             return f"<p>{_text(str(self))}</p>"
         groups = groups_of(self.estimate)
-        slowest = max(work_seconds(group) for group in groups)
+        slowest = max(group.work_seconds for group in groups)
         rows = []
         for run in stage_runs(self.estimate.stages):
             for members in run.groups:
-                group = max(members, key=work_seconds)
-                share = work_seconds(group) / slowest
+                group = max(members, key=lambda each: each.work_seconds)
+                share = group.work_seconds / slowest
                 devices = f"{len(run.stages) * group.tp * group.count} {group.gpu} ({group.pool})"
                 memory = f"{gib(group.memory.used_bytes)} of {gib(group.memory.capacity_bytes)}"
                 batch = micro_batches_text(group)

@@ -767,7 +767,10 @@ def _groups(stage: Stage, price: StagePrice, memories: Sequence[Memory]) -> tupl
             steps=group.accumulation_steps,
             forward_seconds=micro.forward_seconds,
             backward_seconds=micro.backward_seconds,
+            work_seconds=work,
             memory=item,
         )
-        for group, micro, item in zip(stage.replicas, price.micro_batches, memories, strict=True)
+        for group, micro, work, item in zip(
+            stage.replicas, price.micro_batches, price.works, memories, strict=True
+        )
     )

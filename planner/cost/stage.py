@@ -408,6 +408,7 @@ class Pricer:
             copy_seconds=max(item.step_copy_seconds for item in micro),
             alone_seconds=self._alone(shape) * max(item.routing_hidden for item in micro),
             micro_batches=micro,
+            works=tuple(replica.work_seconds for replica in replicas),
             slowest=slowest,
         )
 

@@ -121,8 +121,10 @@ class StagePrice:
     """Copies between device and host after the last backward."""
     micro_batches: tuple[MicroBatch, ...]
     """The largest micro-batch of each group, [group]."""
+    works: tuple[float, ...]
+    """Seconds of all micro-batches of a replica of each group, as if it were alone, [group]."""
     slowest: int
-    """Index of the group with most work."""
+    """Index of the group that takes longest, with its synchronisation."""
     weight: tuple[float, ...] = ()
     """Gradients of weights where they are apart from the backward, [chunk]; else empty."""
     exchange_seconds: float = 0.0
@@ -158,15 +160,17 @@ def islands_price(
     slowest = max(range(len(prices)), key=lambda number: (until if every == 1 else whole)(prices[number]))
     chosen = prices[slowest]
     optimizer = max(price.optimizer_seconds for price in prices)
-    micro = {
+    each = {
         number: one
         for price, own in zip(prices, groups, strict=True)
-        for number, one in zip(own, price.micro_batches, strict=True)
+        for number, *one in zip(own, price.micro_batches, price.works, strict=True)
     }
+    micro_batches, works = zip(*(each[number] for number in sorted(each)), strict=True)
     return replace(
         chosen,
         optimizer_seconds=optimizer if every == 1 else chosen.optimizer_seconds,
-        micro_batches=tuple(micro[number] for number in sorted(micro)),
+        micro_batches=micro_batches,
+        works=works,
         slowest=groups[slowest][chosen.slowest],
         exchange_seconds=max(exchanges) / every,
     )

@@ -82,7 +82,7 @@ def _groups(plan: Plan, priced: Priced, end: float) -> Iterator[Lane]:
     price = priced.stages[0]
     for index, (group, micro) in enumerate(zip(plan.stages[0].replicas, price.micro_batches, strict=True)):
         slowest = index == price.slowest
-        work = price.work_seconds if slowest else micro.seconds * group.local_batch / group.micro_batch
+        work = price.work_seconds if slowest else price.works[index]
         spans, now = [], 0.0
         for number, size in enumerate(group.micro_batch_sizes):
             once = work * size / group.local_batch
@@ -90,7 +90,7 @@ def _groups(plan: Plan, priced: Priced, end: float) -> Iterator[Lane]:
             spans.append(Span("forward", now, middle, slowest, number))
             spans.append(Span("backward", middle, now + once, slowest, number))
             now += once
-        spans += _tail(price, end, critical=slowest)
+        spans += _tail(price, end, critical=slowest, busy_until=now)
         inside = micro.tensor_parallel_seconds + micro.zero_seconds
         yield Lane(stage=0, group=index, spans=tuple(spans), collectives=inside / micro.seconds)
 
@@ -141,15 +141,15 @@ def _work(
         yield from _present(parts, (stage, position) in critical, work.micro_batch, work.chunk)
 
 
-def _tail(price: StagePrice, start: float, critical: bool) -> Iterator[Span]:
-    """What follows the last backward of a step."""
+def _tail(price: StagePrice, start: float, critical: bool, busy_until: float = 0.0) -> Iterator[Span]:
+    """What follows the last backward of a step; a group that works longer reduces less after it."""
     alone = start + price.alone_seconds
     reduced = alone + price.sync_seconds + price.exchange_seconds
     copied = reduced + price.copy_seconds
     parts: tuple[tuple[SpanKind, float, float], ...] = (
         # All-to-alls while the pipeline drains.
         ("backward", start, alone),
-        ("sync", alone, reduced),
+        ("sync", max(alone, busy_until), reduced),
         ("copies", reduced, copied),
         ("optimizer", copied, copied + price.optimizer_seconds),
     )

@@ -154,6 +154,8 @@ class GroupEstimate:
     """Forward of its largest micro-batch, collectives included."""
     backward_seconds: float
     """Backward of its largest micro-batch with recomputation, collectives included."""
+    work_seconds: float
+    """All micro-batches of one replica in a step, without waiting for others."""
     memory: Memory
     """Peak bytes on one device."""
 

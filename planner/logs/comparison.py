@@ -118,20 +118,17 @@ class PredictedRun:
 
     def parts(self, rank: Rank) -> dict[Part, float]:
         """Seconds of the parts of a step on a rank; a faster replica waits for the slowest in its sync."""
-        price, group = self.priced.stages[rank.stage], self.plan.stages[rank.stage].replicas[rank.group]
+        price = self.priced.stages[rank.stage]
         micro = price.micro_batches[rank.group]
         once = micro.forward_seconds + micro.backward_seconds
-        times = (
-            price.work_seconds / once
-            if rank.group == price.slowest
-            else group.local_batch / group.micro_batch
-        )
+        work = price.work_seconds if rank.group == price.slowest else price.works[rank.group]
+        times = work / once
         step = self.estimate.step_seconds
         waiting = step - price.work_seconds - price.tail_seconds
         return {
             "forward": times * micro.forward_seconds,
             "backward": times * micro.backward_seconds + price.alone_seconds,
-            "gradient sync": price.sync_seconds + max(0.0, price.work_seconds - times * once),
+            "gradient sync": price.sync_seconds + max(0.0, price.work_seconds - work),
             "optimizer": price.optimizer_seconds + price.copy_seconds,
             "sends and waiting": waiting if waiting > 1e-9 * step else 0.0,  # else rounding
         }

@@ -15,7 +15,7 @@ from planner.cost.values import Estimate
 from planner.escaping import visible
 from planner.model.spec import ModelSpec
 from planner.plan.file import Considered, Summary
-from planner.report.explain import advice_text, considered, families_table, ratio_text, work_seconds
+from planner.report.explain import advice_text, considered, families_table, ratio_text
 from planner.report.goal import (
     BEST,
     format_text,
@@ -100,7 +100,7 @@ def asked(cluster: ClusterSpec, model: ModelSpec) -> str:
 
 def _stages(estimate: Estimate, unit: str) -> Iterator[RenderableType]:
     """A row for each group of each run of like stages, with its work relative to the busiest."""
-    slowest = max(map(work_seconds, groups_of(estimate)))
+    slowest = max(group.work_seconds for group in groups_of(estimate))
     columns = (
         number("stage"),
         words(unit, least=6),
@@ -117,9 +117,9 @@ def _stages(estimate: Estimate, unit: str) -> Iterator[RenderableType]:
 
 def _rows(run: StageRun, slowest: float) -> Iterator[list[str]]:
     for position, members in enumerate(run.groups):
-        group = max(members, key=work_seconds)
+        group = max(members, key=lambda each: each.work_seconds)
         memory = max((each.memory for each in members), key=lambda each: each.used_bytes)
-        share = work_seconds(group) / slowest
+        share = group.work_seconds / slowest
         yield [
             *((run.indices, run.layers) if position == 0 else ("", "")),
             group_text(group, len(run.stages)) + (f" by tp {group.tp}" if group.tp > 1 else ""),

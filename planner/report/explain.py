@@ -127,7 +127,7 @@ def time_section(estimate: Estimate) -> Group:
 def balance_section(estimate: Estimate, title: str = "layers") -> Group:
     """Every group against the slowest: who decides the pace and who waits."""
     groups = groups_of(estimate)
-    unit, slowest = time_unit(map(round_seconds, groups)), max(map(work_seconds, groups))
+    unit, slowest = time_unit(map(round_seconds, groups)), max(group.work_seconds for group in groups)
     columns = (
         number("stage"),
         words(title, least=6),
@@ -148,18 +148,13 @@ def balance_section(estimate: Estimate, title: str = "layers") -> Group:
 
 def _balance(groups: Sequence[GroupEstimate], stages: int, unit: TimeUnit, slowest: float) -> list[str]:
     """Devices, time and load of the slowest of some groups that share a row."""
-    group = max(groups, key=work_seconds)
+    group = max(groups, key=lambda each: each.work_seconds)
     return [
         group_text(group, stages),
         unit.show(round_seconds(group)),
         str(group.steps),
-        percent(work_seconds(group) / slowest),
+        percent(group.work_seconds / slowest),
     ]
-
-
-def work_seconds(group: GroupEstimate) -> float:
-    """Seconds of all micro-batches of a step; the smaller ones of an uneven share counted in proportion."""
-    return round_seconds(group) * group.share / group.micro_batch
 
 
 def _links(stage: StageEstimate) -> str:

@@ -81,5 +81,6 @@ def stage_price(forward: float, backward: float) -> StagePrice:
         optimizer_seconds=0.0,
         copy_seconds=0.0,
         micro_batches=(),
+        works=(),
         slowest=0,
     )

@@ -35,7 +35,21 @@ REPLICAS = Plan(
 )
 
 
-@pytest.mark.parametrize("plan", [PIPELINE, REPLICAS], ids=["pipeline", "replicas"])
+SHARES = Plan(
+    target="torch",
+    zero=1,
+    stages=(
+        Stage(
+            first_layer=0,
+            end_layer=32,
+            recompute="full",
+            replicas=(group("a100", "A100", 1, 69, 5), group("v100", "V100", 1, 27, 7)),
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("plan", [PIPELINE, REPLICAS, SHARES], ids=["pipeline", "replicas", "shares"])
 def test_it_is_the_step_of_the_estimate(plan: Plan) -> None:
     """Spans fill it without overlapping, and the last one ends with it."""
     step, estimate = step_of(plan, ESTIMATOR), ESTIMATOR.estimate(plan)
@@ -91,3 +105,13 @@ def test_waiting_is_what_is_left() -> None:
     assert Step(seconds=2.0, lanes=()).waiting(
         Lane(stage=0, group=None, spans=(), collectives=0.0)
     ) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("plan", [REPLICAS, SHARES], ids=["in lock step", "at their own pace"])
+def test_a_group_works_as_long_as_it_is_priced(plan: Plan) -> None:
+    """Smaller micro-batches take what they are priced with, in lock step as long as the largest."""
+    step, groups = step_of(plan, ESTIMATOR), ESTIMATOR.estimate(plan).stages[0].groups
+    for lane, each in zip(step.lanes, groups, strict=True):
+        once = each.forward_seconds + each.backward_seconds
+        assert lane.seconds("forward", "backward") == pytest.approx(each.work_seconds)
+        assert (each.work_seconds == pytest.approx(each.steps * once)) == (plan.zero == 3)

@@ -185,6 +185,7 @@ def _priced(group: ReplicaGroup, activations_gib: float) -> GroupEstimate:
         steps=group.accumulation_steps,
         forward_seconds=0.050 if fast else 0.042,
         backward_seconds=0.100 if fast else 0.086,
+        work_seconds=(0.150 if fast else 0.128) * group.accumulation_steps,
         memory=memory(40.0 if fast else 16.0, activations_gib if fast else 1.2),
     )
 
