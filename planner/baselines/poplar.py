@@ -22,6 +22,9 @@ from planner.search.heuristics.even import LocalBatches, batch_groups, data_para
 from planner.search.space.choices import usable_device_types
 from planner.targets import PER_DEVICE
 
+WAYS: tuple[tuple[int, Recompute], ...] = ((2, "none"), (2, "full"), (3, "none"), (3, "full"))
+"""ZeRO stages that keep step, without and with recomputation."""
+
 
 def without_lock_step(estimator: Estimator) -> Iterator[Plan]:
     """ZeRO 0 and 1: shares by best measured speed, the rest to the device that finishes first.
@@ -51,22 +54,28 @@ def without_lock_step(estimator: Estimator) -> Iterator[Plan]:
 def in_lock_step(estimator: Estimator) -> Iterator[Plan]:
     """ZeRO 2 and 3: the time of a micro-batch is swept, each device takes the most that it finishes in that time.
 
-    Least ``steps (time + traffic)`` wins; the last micro-batch takes what is left. Raises PlanError when a device
-    would get nothing.
+    Least ``steps (time + traffic)`` wins; the last micro-batch takes what is left. Raises PlanError when some device
+    would get nothing with each ZeRO stage, with and without recomputation.
     """
     device_types = usable_device_types(estimator.topology, estimator.model)
     counts = [device_type.devices for device_type in device_types]
     batch = estimator.model.training.global_batch
     if batch < sum(counts):
         raise PlanError(f"ZeRO 2 and 3 give each of {sum(counts)} devices a sequence, the batch has {batch}")
-    for zero in (2, 3):
-        for recompute in ("none", "full"):
-            curves = [
-                measured(estimator, device_type, zero, recompute, sum(counts)) for device_type in device_types
-            ]
-            traffic = _traffic_seconds(estimator, device_types, zero, recompute)
+    refused: list[PlanError] = []
+    for zero, recompute in WAYS:
+        curves = [
+            measured(estimator, device_type, zero, recompute, sum(counts)) for device_type in device_types
+        ]
+        traffic = _traffic_seconds(estimator, device_types, zero, recompute)
+        try:
             batches, steps = sweep(curves, counts, batch, traffic)
-            yield data_parallel(estimator, batch_groups(device_types, batches, steps), zero, recompute)
+        except PlanError as error:
+            refused.append(error)
+            continue
+        yield data_parallel(estimator, batch_groups(device_types, batches, steps), zero, recompute)
+    if len(refused) == len(WAYS):
+        raise refused[0]
 
 
 def best_size(curve: Sequence[float]) -> int:

@@ -99,6 +99,18 @@ def test_no_common_step_is_faster(
     assert steps * (slowest + traffic) <= min(others, default=float("inf")) * (1 + 1e-9)
 
 
+def test_a_stage_that_leaves_a_device_nothing_does_not_hide_the_others() -> None:
+    """On devices of 6 GiB only ZeRO 3 with recomputation leaves each of them a sequence in the last micro-batch."""
+    slow = GpuSpec(name="S", memory_gib=6, memory_bandwidth_gBps=300, tflops={"fp16": 30})
+    spec = cluster(
+        pool("big", "A80", per_node=8),
+        pool("small", "S", per_node=8),
+        gpus={"A80": a100("A80", 80), "S": slow},
+    )
+    (plan,) = in_lock_step(Estimator(spec, gpt(global_batch=500)))
+    assert (plan.zero, plan.stages[0].recompute) == (3, "full")
+
+
 def test_lock_step_plans_have_one_number_of_steps() -> None:
     """ZeRO 2 and 3 synchronise in every micro-batch."""
     spec = cluster(pool("a", per_node=4), pool("v", "V100", per_node=4))
