@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from math import ceil, log2
 
 from planner.capabilities import RECOMPUTES
@@ -11,6 +12,7 @@ from planner.cluster.topology import DeviceType
 from planner.cost.communication import Ring, carried_rates
 from planner.cost.estimate import Estimator
 from planner.cost.shape import whole_model
+from planner.dims.expert import foldings
 from planner.dims.tensor import splits
 from planner.errors import PlanError
 from planner.plan.placement import replicas_on
@@ -23,8 +25,8 @@ from planner.units import divisors
 def holmes(estimator: Estimator) -> Iterator[Plan]:
     """Data parallelism inside a pool, the pipeline across pools, layers by the speed of the pool.
 
-    The smallest pool is one stage, larger ones are one or as many as they hold. tp, micro-batch, recomputation and
-    which pool comes first are set by hand, so the best of a grid.
+    The smallest pool is one stage, larger ones are one or as many as they hold. tp, micro-batch, recomputation, how
+    experts are divided and which pool comes first are set by hand, so the best of a grid.
     """
     model, device_types = estimator.model, fastest_first(estimator)
     if len(device_types) < 2:
@@ -54,8 +56,14 @@ def _pipelines(
         ]
         layers = holmes_partition(speeds, estimator.model.layers, stages)
         groups = filled(room, [(tp, dp, share)] * sum(stages), share // micro_batch)
-        for recompute in RECOMPUTES:
-            yield pipeline(groups, layers, recompute, sequence_parallel=_splits_sequence(estimator, tp))
+        for recompute, folding in product(RECOMPUTES, foldings(UNIFORM, estimator.model, tp, dp, None, None)):
+            yield pipeline(
+                groups,
+                layers,
+                recompute,
+                sequence_parallel=_splits_sequence(estimator, tp),
+                folding=folding,
+            )
 
 
 def _splits_sequence(estimator: Estimator, tp: int) -> bool:

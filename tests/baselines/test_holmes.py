@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from planner.baselines.holmes import holmes, holmes_partition
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
+from planner.model.spec import ExpertsSpec
+from planner.plan.checks import faults
 from tests.worlds import cluster, gpt, pool
 
 
@@ -47,6 +49,16 @@ def test_replicas_stay_inside_a_network() -> None:
     most, least = ("ib", "ib", "ib", "roce"), ("ib", "roce")
     assert pools == {most, least, most[::-1], least[::-1]}
     assert all(len(stage.replicas) == 1 for plan in plans for stage in plan.stages)
+
+
+def test_experts_are_divided_by_hand_as_in_other_pipelines_of_megatron() -> None:
+    """Over the replicas of a stage, or the devices of one; a single device need not hold them all."""
+    spec = cluster(pool("a"), pool("v", "V100"))
+    experts = ExpertsSpec(number=8, top_k=2, ffn=4096)
+    model = gpt(global_batch=64).model_copy(update={"experts": experts})
+    plans = [plan for plan in holmes(Estimator(spec, model)) if not faults(plan, spec, model)]
+    assert {1, 2, 4, 8} <= {plan.ep for plan in plans}
+    assert {1, 2, 4, 8} <= {plan.stages[0].replicas[0].tp for plan in plans}
 
 
 def test_one_pool_is_no_case_for_holmes() -> None:
