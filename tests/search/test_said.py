@@ -55,7 +55,7 @@ def said(found: SearchResult) -> Iterator[str]:
 
 
 FAMILIES = """\
-optimal 354 112
+optimal 309 81
 torch: ZeRO-1: chosen 1.0000
 torch: ZeRO-2: as fast 1.0000
 torch: ZeRO-3: ZeRO gathers +5 % 1.0167
@@ -87,7 +87,7 @@ zero (3,) instead of (1,): 1.5060
 target ('deepspeed',) instead of ('torch',): 1.2983
 """
 IDLE = """\
-optimal 128 24
+optimal 122 24
 torch: ZeRO-1: chosen 1.0000
 torch: ZeRO-2: as fast 1.0000
 torch: ZeRO-3: ZeRO gathers +1 % 1.0036
@@ -160,7 +160,7 @@ flagscale: ZeRO-1 data parallel, a batch per device 0.3143
 target ('deepspeed',) instead of ('megatron',): 0.4585
 """
 FEW = """\
-optimal 80 6
+optimal 78 6
 deepspeed: ZeRO-1: chosen 1.0000
 deepspeed: ZeRO-2: as fast 1.0000
 deepspeed: ZeRO-0: optimizer +10 % 1.1132

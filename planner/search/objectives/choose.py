@@ -17,7 +17,7 @@ from planner.search.explain.families import reason_against
 from planner.search.explain.ratios import weighed
 from planner.search.explain.reasons import LEFT_OUT, SEARCH_SHARE, Reasons, left_out, reasons_deadline
 from planner.search.explain.ties import settled, simpler
-from planner.search.heuristics.quick import cheap_plan, everywhere
+from planner.search.heuristics.quick import cheap_plan, everywhere, quick_plan
 from planner.search.incumbent import value_of
 from planner.search.objectives.objectives import BestSearch, Candidate, with_host_memory
 from planner.search.ranking import ranked
@@ -310,9 +310,10 @@ def _for_speed(finder: BestSearch) -> Scored | None:
         return None
     largest = _largest(finder)
     own = finder.on(largest)
-    known = min(largest.met.plans.values(), key=lambda scored: scored.estimate.step_seconds, default=None)
-    quick = known or cheap_plan(own, finder.limits, everywhere(own), finder.deadline)
-    return None if quick is None else finder.on_the_whole(quick)
+    quick = quick_plan(own, finder.limits, everywhere(own), finder.deadline)
+    met = [*largest.met.plans.values(), *([] if quick is None else [quick])]
+    fast = min(met, key=lambda scored: scored.estimate.step_seconds, default=None)
+    return None if fast is None else finder.on_the_whole(fast)
 
 
 def _nearest(finder: BestSearch) -> Iterator[Nearest]:
@@ -346,7 +347,7 @@ def _nearest(finder: BestSearch) -> Iterator[Nearest]:
 
 def _elsewhere(best: Scored, finder: BestSearch, fast: Scored | None) -> Iterator[Alternative]:
     """A fast plan on all devices, and the best plan met on pools beyond those of the answer."""
-    if fast is not None and fast is not best:
+    if fast is not None and fast.estimate.step_seconds < best.estimate.step_seconds:
         yield _dearer("for speed", fast, best, finder)
     own = frozenset() if finder.home is None else frozenset(pool for pool, _ in finder.home.sub.devices)
     for pools, scored in finder.met.items():
