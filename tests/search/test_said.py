@@ -154,7 +154,7 @@ deepspeed: ZeRO-0: chosen 1.0000
 deepspeed: ZeRO-1: energy of a token +0 % 1.0000
 deepspeed: ZeRO-2: energy of a token +0 % 1.0000
 deepspeed: ZeRO-3: energy of a token +8 % 1.0774
-for speed: energy of a token +235 % 0.3168
+for speed: energy of a token +122 % 0.2098
 megatron: ZeRO-0 data parallel, a batch per device 0.3143
 flagscale: ZeRO-1 data parallel, a batch per device 0.3143
 target ('deepspeed',) instead of ('megatron',): 0.4585

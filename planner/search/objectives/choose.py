@@ -346,7 +346,7 @@ def _nearest(finder: BestSearch) -> Iterator[Nearest]:
 
 
 def _elsewhere(best: Scored, finder: BestSearch, fast: Scored | None) -> Iterator[Alternative]:
-    """A fast plan on all devices, and the best plan met on pools beyond those of the answer."""
+    """A faster plan on all devices, and the best plan met on pools beyond those of the answer."""
     if fast is not None and fast.estimate.step_seconds < best.estimate.step_seconds:
         yield _dearer("for speed", fast, best, finder)
     own = frozenset() if finder.home is None else frozenset(pool for pool, _ in finder.home.sub.devices)
