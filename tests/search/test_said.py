@@ -63,8 +63,8 @@ deepspeed: ZeRO-1: gradient sync +5 % 1.0532
 deepspeed: ZeRO-2: ZeRO gathers +3 % 1.0532
 megatron: data parallel: compute +10 %, 2 fewer devices 1.0661
 only a: compute +10 %, 2 fewer devices 1.0661
+torch: data + tensor: tensor parallel +7 % 1.0767
 megatron: pipeline: bubble and sends +12 % 1.0940
-torch: data + tensor: tensor parallel +7 % 1.0963
 megatron: pipeline + tensor: bubble and sends +13 % 1.1366
 torch: pipeline: bubble and sends +12 % 1.1386
 megatron: data + tensor: compute +11 %, 2 fewer devices 1.1471
@@ -73,7 +73,7 @@ torch: ZeRO-0: optimizer +15 % 1.1512
 deepspeed: ZeRO-3: compute +19 % 1.2133
 deepspeed: ZeRO-0: optimizer +15 % 1.2262
 deepspeed: pipeline: bubble and sends +30 % 1.3614
-torch: pipeline + tensor: compute +20 % 1.3724
+torch: pipeline + tensor: bubble and sends +22 % 1.3914
 only b: compute +198 %, 2 fewer devices 3.0177
 """
 LIMITED = """\
@@ -92,8 +92,8 @@ torch: ZeRO-1: chosen 1.0000
 torch: ZeRO-2: as fast 1.0000
 torch: ZeRO-3: ZeRO gathers +1 % 1.0036
 torch: ZeRO-0: optimizer +4 % 1.0353
-torch: data + tensor: tensor parallel +8 % 1.1064
-torch: pipeline: bubble and sends +45 % 1.5865
+torch: data + tensor: tensor parallel +8 % 1.0800
+torch: pipeline: compute +17 % 1.3501
 only b: compute +360 %, 1 fewer device 4.7133
 torch: pipeline + tensor: no plan found that fits
 megatron: ZeRO-1 data parallel, a batch per device 0.1564
