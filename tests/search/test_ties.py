@@ -16,7 +16,17 @@ from planner.report.goal import format_text, tie_text
 from planner.search.explain.ties import _as_simple, _compared, settled, simpler
 from planner.search.incumbent import family_of
 from planner.search.objectives.choose import choose
-from planner.search.values import Alternative, Goal, Limits, Scored, SearchResult, Simpler
+from planner.search.values import (
+    Advice,
+    Alternative,
+    Goal,
+    IdleCost,
+    LimitCost,
+    Limits,
+    Scored,
+    SearchResult,
+    Simpler,
+)
 from tests.cli.running import CLUSTER, MODEL
 from tests.report import examples
 from tests.worlds import GPUS, cluster, gpt, group, nic, plan, pool
@@ -131,6 +141,41 @@ def test_the_simpler_plan_wins(result: tuple[SearchResult, Estimator]) -> None:
     assert settled(replace(before, simpler=()), 0.01).best is fast
     slower = replace(before.simpler[0], scored=slow, slower=0.5)
     assert settled(replace(before, simpler=(*before.simpler, slower)), 0.01).best is other
+
+
+def test_what_is_said_beside_is_about_the_plan_that_won(result: tuple[SearchResult, Estimator]) -> None:
+    """Limits, advice and the other number format count from its step; what using idle devices costs is left out."""
+    found, _ = result
+    best = found.best
+    assert best is not None
+    assert found.other_format is not None
+    step = best.estimate.step_seconds
+    won = replace(best, estimate=replace(best.estimate, step_seconds=step * 1.04, tokens_per_second=1000.0))
+    quick = replace(best, estimate=replace(best.estimate, step_seconds=step / 2, tokens_per_second=2000.0))
+    none = IdleCost(pool="p", gpu="V100", idle=2, taken=0, slower=None, reason="no bf16", scored=None)
+    simpler = Simpler(
+        family="few",
+        slower=0.04,
+        fewer_devices=1,
+        fewer_stages=0,
+        less_per_hour=None,
+        keeps_rdma=False,
+        scored=won,
+    )
+    before = replace(
+        found,
+        simpler=(simpler,),
+        limit_costs=(LimitCost(limit="tp", given=(1,), instead=(2,), costs=1.0, scored=quick),),
+        advice=(Advice(target="megatron", change="tp 2", faster=0.5, scored=quick),),
+        idle_costs=(none, replace(none, pool="q", slower=0.1, scored=quick)),
+        other_format=replace(found.other_format, faster=0.3, scored=quick),
+    )
+    after = settled(before, 0.01)
+    assert after.limit_costs[0].costs == pytest.approx(1.08)
+    assert after.advice[0].faster == pytest.approx(1 - 1 / 2.08)
+    assert after.other_format is not None
+    assert after.other_format.faster == pytest.approx(1.0)
+    assert after.idle_costs == (none,)
 
 
 def test_no_plan_that_was_met_beats_the_simpler_one(result: tuple[SearchResult, Estimator]) -> None:

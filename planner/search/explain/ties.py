@@ -14,7 +14,7 @@ from planner.cost.estimate import Estimator
 from planner.plan.file import CHOSEN
 from planner.search.explain.families import reason_against
 from planner.search.incumbent import family_of
-from planner.search.values import Alternative, Scored, SearchResult, Simpler, proven
+from planner.search.values import Alternative, OtherFormat, Scored, SearchResult, Simpler, proven
 
 TIE = 0.05
 """A plan that is slower by more is no tie, however wide the error bar."""
@@ -60,7 +60,25 @@ def settled(result: SearchResult, asked_gap: float) -> SearchResult:
         simpler=(),
         tie=replace(won, family=family, scored=fastest),
         alternatives=tuple(_against(each, won) for each in result.alternatives),
+        limit_costs=tuple(
+            replace(each, costs=step / each.scored.estimate.step_seconds - 1) for each in result.limit_costs
+        ),
+        advice=tuple(
+            replace(each, faster=1.0 - each.scored.estimate.step_seconds / step) for each in result.advice
+        ),
+        other_format=_other_format(result.other_format, won.scored),
+        # What was said of the fastest plan.
+        idle_costs=tuple(each for each in result.idle_costs if each.scored is None),
+        ratios=(),
     )
+
+
+def _other_format(entry: OtherFormat | None, best: Scored) -> OtherFormat | None:
+    """What another format gives next to the plan that won."""
+    if entry is None:
+        return None
+    tokens = entry.scored.estimate.tokens_per_second
+    return replace(entry, faster=tokens / best.estimate.tokens_per_second - 1)
 
 
 def _against(entry: Alternative, won: Simpler) -> Alternative:
