@@ -53,7 +53,7 @@ TIME_LEGEND = (
     ("in spread", "runs within the estimated error"),
     (
         "rank corr.",
-        "Spearman, mean over groups of 4 or more runs that differ only in their plan",
+        "Spearman, mean over groups of 4 or more runs that differ only in their plan, weighted by their runs",
     ),
     ("regret", "within a group: measured time of the plan predicted fastest / fastest measured - 1"),
 )

@@ -63,7 +63,7 @@ def test_the_whole_report() -> None:
         "  error       predicted / measured - 1; bias is the mean signed error\n"
         "  in spread   runs within the estimated error\n"
         "  rank corr.  Spearman, mean over groups of 4 or more runs that differ only in\n"
-        "              their plan\n"
+        "              their plan, weighted by their runs\n"
         "  regret      within a group: measured time of the plan predicted fastest /\n"
         "              fastest measured - 1\n"
         "\n"
