@@ -198,6 +198,8 @@ def traits(plan: Plan) -> dict[str, str]:
     decisions = {"target": plan.target}
     for dimension in DIMENSIONS:
         decisions |= dimension.traits(plan)
+    if plan.pp > 1 and not set("|(") & set(decisions["devices"]):
+        decisions["devices"] += " a stage"
     return decisions
 
 
@@ -205,7 +207,6 @@ def in_short(plan: Plan) -> str:
     """``megatron, ZeRO 1, 2 stages, dp 8, tp 4, layers 7|5, micro-batch 4, on 32 a|32 b``, without what is 1 or no."""
     decisions = traits(plan)
     pipeline = plan.pp > 1
-    alike = pipeline and not set("|(") & set(decisions["devices"])
     parts = [
         plan.target,
         plan.zero_text,
@@ -215,7 +216,7 @@ def in_short(plan: Plan) -> str:
         f"layers {decisions['layers']}" if pipeline else "",
         f"micro-batch {decisions['micro-batch']}",
         *(dimension.words(plan) for dimension in DIMENSIONS),
-        f"on {decisions['devices']}{' a stage' if alike else ''}",
+        f"on {decisions['devices']}",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -173,6 +173,11 @@ def test_differences_name_each_decision() -> None:
         "layers 24|8 instead of 16",
         "sequence parallel no instead of yes",
     ]
+    deep, flat = (
+        plan("megatron", 1, [8 // depth] * depth, [(group("a", "A100", count=4 // depth),)] * depth)
+        for depth in (2, 1)
+    )
+    assert "devices 2 a a stage instead of 4 a" in differences(deep, flat)
 
 
 def test_copies_to_hosts_have_a_column_where_a_plan_has_some() -> None:
