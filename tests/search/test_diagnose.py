@@ -14,8 +14,10 @@ from planner.cost.estimate import Estimator
 from planner.model.spec import ExpertsSpec, LoraSpec, PreferenceSpec
 from planner.search.deadline import Deadline
 from planner.search.explain.diagnose import _describe, _nearest_miss, _Trial, diagnose
+from planner.search.explain.neighbours import all_neighbours
+from planner.search.incumbent import obeys
 from planner.search.solve import search
-from planner.search.values import Limits
+from planner.search.values import Goal, Limits
 from tests.cases import VIEW
 from tests.quick import every
 from tests.worlds import cluster, gpt, pool, small_problem
@@ -165,6 +167,18 @@ def test_a_hint_offloads_only_where_its_search_would() -> None:
     assert hosts is not None
     assert not unasked.plan.offload.anything
     assert hosts.estimate.step_seconds < unasked.estimate.step_seconds
+
+
+def test_the_step_of_a_hint_is_that_of_no_plan_that_one_change_makes_faster() -> None:
+    """Here one with micro-batches four times as large as those of the first plan found."""
+    model = gpt(24, 4096, 32)
+    on, limits = Estimator(cluster(pool("a", per_node=8)), model), Limits(zero=(0,), tp=(1,))
+    scored = _Trial(on, Deadline.after(None)).plan(on.cluster, model, limits)
+    assert scored is not None
+    around = [entry.scored for entry in all_neighbours(scored.plan, on)]
+    able = [each for each in around if each.estimate.fits and obeys(each.plan, limits, Goal())]
+    assert able
+    assert scored.estimate.step_seconds <= min(each.estimate.step_seconds for each in able)
 
 
 def test_the_nearest_miss_keeps_the_limit_on_offload() -> None:

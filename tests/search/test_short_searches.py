@@ -128,7 +128,8 @@ def test_rounds_of_the_searches_behind_hints() -> None:
     """Twenty, for any plan; none where time is up."""
     trial = diagnose._Trial(ESTIMATOR, NO_LIMIT)
     around = examples.cluster(), examples.model(), Limits()
-    with narrow(first_found, BEST), patch.object(diagnose, "cheap_plan", return_value=BEST):
+    alone = patch.object(diagnose, "all_neighbours", return_value=())
+    with narrow(first_found, BEST), patch.object(diagnose, "cheap_plan", return_value=BEST), alone:
         assert trial.fits(*around)
         assert trial.plan(*around) is BEST
         assert [each.rounds for each in Narrow.begun] == [20, 20]

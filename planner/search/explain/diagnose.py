@@ -29,9 +29,11 @@ from planner.ranges import BATCH
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import keeps_whole, undivided
 from planner.search.explain.first_found import first_found
+from planner.search.explain.neighbours import all_neighbours
 from planner.search.explain.sensitivity import OPTIONS, given, option_text, used, values, without
 from planner.search.heuristics.even import best_of, equal_batches, even_pipelines, missing_bytes
 from planner.search.heuristics.quick import cheap_plan, everywhere
+from planner.search.incumbent import obeys
 from planner.search.space.choices import (
     MAX_DEPTH,
     offers,
@@ -40,7 +42,7 @@ from planner.search.space.choices import (
     usable_device_types,
 )
 from planner.search.space.multi_node import wide_degrees
-from planner.search.values import Diagnosis, Limits, PlanLimit, Scored
+from planner.search.values import Diagnosis, Goal, Limits, PlanLimit, Scored
 from planner.targets import TARGETS
 from planner.units import bytes_from_gib, format_count, format_seconds, gib_from_bytes
 
@@ -465,11 +467,23 @@ class _Trial:
                 return alone
         changed = Estimator(cluster, model, self.calibration)
         start = first_found(changed, limits, self.deadline)
-        return start and cheap_plan(changed, limits, everywhere(changed), self.deadline, known=start)
+        found = start and cheap_plan(changed, limits, everywhere(changed), self.deadline, known=start)
+        return found and _walked(found, changed, limits, self.deadline)
 
     def fits(self, cluster: ClusterSpec, model: ModelSpec, limits: Limits) -> bool:
         """True when few rounds find some plan."""
         return first_found(Estimator(cluster, model, self.calibration), limits, self.deadline) is not None
+
+
+def _walked(scored: Scored, estimator: Estimator, limits: Limits, deadline: Deadline) -> Scored:
+    """The plan after changes of one decision, each the one that makes it fastest, as long as one does."""
+    while True:
+        around = [entry.scored for entry in all_neighbours(scored.plan, estimator, deadline)]
+        able = [each for each in around if each.estimate.fits and obeys(each.plan, limits, Goal())]
+        best = min([scored, *able], key=lambda each: each.estimate.step_seconds)
+        if best is scored:
+            return scored
+        scored = best
 
 
 def _no_reserve(cluster: ClusterSpec) -> ClusterSpec:
