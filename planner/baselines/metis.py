@@ -17,6 +17,7 @@ from planner.cost.communication import inside_rate
 from planner.cost.estimate import Estimator, boundary_bytes
 from planner.cost.memory import parameters_of
 from planner.cost.shape import whole_model
+from planner.cost.values import Memory
 from planner.dims.sharding import gradients_of
 from planner.dims.tensor import splits
 from planner.errors import PlanError
@@ -162,9 +163,14 @@ def _most_layers(estimator: Estimator, group: StageGroup, stage: int, depth: int
     while low < high:
         middle = (low + high + 1) // 2
         shape = replace(whole_model(estimator.model, 0, "none"), chunks=(middle,), stage=stage, depth=depth)
-        need = MEMORY_FACTOR * estimator.pricer(UNIFORM.name).memory(shape, one, group.dp).used_bytes
+        need = MEMORY_FACTOR * _profiled_bytes(estimator.pricer(UNIFORM.name).memory(shape, one, group.dp))
         low, high = (middle, high) if need <= room else (low, middle - 1)
     return low
+
+
+def _profiled_bytes(memory: Memory) -> float:
+    """What its profiles have of memory: states and activations of layers, without the runtime around them."""
+    return memory.used_bytes - memory.runtime_bytes
 
 
 def _priced(
@@ -239,7 +245,7 @@ def _holds(estimator: Estimator, device_types: Sequence[DeviceType], groups: Seq
     """True when a mixed group passes the memory check."""
     pricer, shape = estimator.pricer(PER_DEVICE.name), whole_model(estimator.model, 0, "none")
     devices = sum(device_type.devices for device_type in device_types)
-    need = sum(group.count * pricer.memory(shape, group, devices).used_bytes for group in groups)
+    need = sum(group.count * _profiled_bytes(pricer.memory(shape, group, devices)) for group in groups)
     return MEMORY_FACTOR * need <= sum(
         device_type.devices * device_type.memory_bytes for device_type in device_types
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.baselines.building import layer_seconds
-from planner.baselines.metis import StageGroup, cost, gpu_types, group_sizes, metis
+from planner.baselines.metis import MEMORY_FACTOR, StageGroup, cost, gpu_types, group_sizes, metis
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.errors import PlanError
@@ -64,6 +64,14 @@ def test_a_small_group_has_too_little_by_its_check() -> None:
     """One device of 80 GiB may hold a fifth of it, so a model of 30 GiB has no plan."""
     with pytest.raises(PlanError, match="memory check"):
         chosen(cluster(pool("a", per_node=1)), gpt(global_batch=8))
+
+
+def test_its_check_leaves_out_the_runtime() -> None:
+    """Profiles have the memory of layers alone: of this model they pass, with the runtime they would not."""
+    spec, model = cluster(pool("a", per_node=1)), gpt(14, global_batch=8)
+    memory = Estimator(spec, model).estimate(chosen(spec, model)).stages[0].groups[0].memory
+    room = memory.capacity_bytes / MEMORY_FACTOR
+    assert memory.used_bytes - memory.runtime_bytes <= room < memory.used_bytes
 
 
 def test_layers_follow_the_speed() -> None:
