@@ -102,7 +102,7 @@ class Planned:
     def training(self, tokens: float, interruptions: Interruptions | None = None) -> TrainingRun:
         """How long so many tokens take, what they cost, and what failures take of the time."""
         within("tokens", tokens, TOKENS)
-        return training_run(self.estimate, tokens, interruptions or Interruptions())
+        return training_run(self.estimate, tokens, api.stops(interruptions or Interruptions(), self.model))
 
     def timeline(self) -> list[Row]:
         """One step in time: what each stage, or each group of replicas, is busy with, by seconds from its begin."""
@@ -349,7 +349,7 @@ def what_if(
             "changes: expected a list of changes, got a text", hint=f"what_if(..., [{changes!r}])"
         )
     variants = worlds(_cluster(cluster), _model(model), changes)
-    results = searched(variants, api.constants(calibration), limits or Limits())
+    results = searched(variants, api.constants(calibration), api.checked(limits or Limits()))
     return WhatIf(cases(variants, [result for _, result in results]))
 
 
@@ -378,7 +378,7 @@ def report(
     saved = PlanFile(plan=planned.plan, cluster=planned.cluster, model=planned.model, summary=summary)
     estimator = Estimator(planned.cluster, planned.model, planned.calibration)
     scored = Scored(plan=planned.plan, estimate=planned.estimate)
-    stops = interruptions or Interruptions()
+    stops = api.stops(interruptions or Interruptions(), planned.model)
     objective = front_objective(planned.cluster) if pareto else None
     if pareto and objective is None:
         raise HetplanError("pareto: the prices, or the powers, of all pools must be known")

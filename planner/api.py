@@ -3,11 +3,12 @@
 Sizes are bytes and times seconds, as in the values themselves. Whatever is wrong with an input is a HetplanError
 of planner.errors: SpecError for a file, PlanError for a plan that does not fit its cluster or model, EmitError for
 a plan that a runtime or launcher cannot express, OutputError for a folder that cannot be written, UsageError for
-a goal that cannot be searched for.
+a goal, or limits, that cannot be searched for.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import get_args
@@ -15,9 +16,11 @@ from typing import get_args
 from planner.calibration.file import load_calibration, shipped
 from planner.calibration.merge import merged, sourced
 from planner.calibration.values import Calibration
+from planner.capabilities import ASKED_OFFLOAD_PARTS, OFFLOAD_PARTS, RECOMPUTES
 from planner.cluster import file as cluster_file
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
+from planner.cost.failures import NEVER, Interruptions
 from planner.cost.values import Estimate
 from planner.emit import interface
 from planner.errors import UsageError
@@ -26,9 +29,26 @@ from planner.model import file as model_file
 from planner.model.spec import ModelSpec
 from planner.plan.file import Objective, load_plan
 from planner.plan.values import Plan
-from planner.ranges import FRACTION, MONEY, PREDICTED, TIME_LIMIT, TOKENS
+from planner.ranges import (
+    BATCH,
+    DEVICES,
+    FAILURES,
+    FRACTION,
+    MONEY,
+    NODE_DEVICES,
+    PREDICTED,
+    PROCESSES,
+    RATE,
+    RUN_SECONDS,
+    STAGES,
+    TIME_LIMIT,
+    TOKENS,
+    ZERO,
+    Range,
+)
 from planner.search.objectives.choose import choose
 from planner.search.values import Goal, Limits, Scored, SearchResult
+from planner.units import bytes_per_second_from_gigabytes
 
 File = str | PathLike[str]
 
@@ -56,14 +76,59 @@ def search(
 
     Without ``limits`` the space of every runtime but FlagScale is searched until the plan is proven within 1 %,
     however long that takes. With ``simple`` a simpler plan wins that is slower by less than the error bar.
-    ``calibration`` is a file whose constants win over the shipped ones. Raises UsageError for a goal that the cluster
-    lacks prices or powers for, or that contradicts itself.
+    ``calibration`` is a file whose constants win over the shipped ones. Raises UsageError for limits that no plan can
+    have, and for a goal that the cluster lacks prices or powers for, or that contradicts itself.
     """
-    goal, limits = goal or Goal(), limits or Limits()
-    within("gap", limits.gap, FRACTION)
-    within("time_limit_seconds", limits.time_limit_seconds, TIME_LIMIT)
+    goal, limits = goal or Goal(), checked(limits or Limits())
     _require(goal, cluster, simple)
+    goal = replace(goal, interruptions=stops(goal.interruptions, model))
     return choose(cluster, model, constants(calibration), limits, goal, simple=simple)
+
+
+NUMBERS = {
+    "zero": ZERO,
+    "tp": NODE_DEVICES,
+    "pp": STAGES,
+    "cp": DEVICES,
+    "ep": DEVICES,
+    "etp": NODE_DEVICES,
+    "micro_batch": BATCH,
+}
+"""Limits with several numbers, and what each may be."""
+WORDS = {"recompute": RECOMPUTES, "offload": (*OFFLOAD_PARTS, *ASKED_OFFLOAD_PARTS)}
+"""Limits with several words, and which there are."""
+
+
+def checked(limits: Limits) -> Limits:
+    """Limits that were made by hand; raises UsageError for what the options of the command refuse."""
+    within("gap", float(limits.gap), FRACTION)
+    if limits.time_limit_seconds is not None:
+        within("time_limit_seconds", float(limits.time_limit_seconds), TIME_LIMIT)
+    within("processes", limits.processes, PROCESSES)
+    within("backup", limits.backup, Range(0, DEVICES.most))
+    for name in (*NUMBERS, *WORDS):
+        values = getattr(limits, name)
+        if values is None:
+            continue
+        if not (isinstance(values, tuple | list) and values):
+            raise UsageError(f"{name}: expected a tuple with at least one value, got {values!r}")
+        for value in values:
+            if name in NUMBERS:
+                within(name, value, NUMBERS[name])
+            elif value not in WORDS[name]:
+                raise UsageError(f"{name}: expected some of {', '.join(WORDS[name])}, got {value!r}")
+    return limits
+
+
+def stops(interruptions: Interruptions, model: ModelSpec) -> Interruptions:
+    """What stops a run of the model, with the time of a checkpoint; raises UsageError for what the options refuse."""
+    stop, rate = Range(0, RUN_SECONDS.most), interruptions.storage_bytes_per_second
+    within("per_gpu_month", float(interruptions.per_gpu_month), FAILURES)
+    within("checkpoint_seconds", float(interruptions.checkpoint_seconds), stop)
+    within("restart_seconds", float(interruptions.restart_seconds), stop)
+    least, most = (bytes_per_second_from_gigabytes(end) for end in RATE)
+    within("storage_bytes_per_second", None if rate is None else float(rate), Range(least, most))
+    return interruptions.of(model)
 
 
 def _require(goal: Goal, cluster: ClusterSpec, simple: bool) -> None:
@@ -84,6 +149,8 @@ def _require(goal: Goal, cluster: ClusterSpec, simple: bool) -> None:
     if goal.tokens is None and not (goal.deadline_seconds is None and goal.budget is None):
         name = "budget" if goal.deadline_seconds is None else "deadline_seconds"
         raise UsageError(f"{name} is about a whole training run: expected tokens with it")
+    if goal.tokens is None and goal.interruptions != NEVER:
+        raise UsageError("interruptions are those of a whole training run: expected tokens with them")
     pools = [pool.name for pool in cluster.pools]
     for name, _ in goal.use_at_most:
         if name and name not in pools:
@@ -136,9 +203,9 @@ def emit(
 ) -> tuple[Path, ...]:
     """Write the files that launch a plan; their paths.
 
-    ``launcher`` is torchrun, deepspeed, slurm, kubernetes or ssh. The folder must be new or empty unless ``force``
-    is given, which replaces only files of hetplan and keeps edited ones as NAME.edited. Raises EmitError and
-    OutputError.
+    ``launcher`` is one of those of ``hetplan emit --launcher``. The folder must be new or empty unless ``force``
+    is given, which replaces only files of hetplan and keeps edited ones as NAME.edited. Raises EmitError, PlanError
+    and OutputError.
     """
     files = interface.emit(plan, cluster, model, launcher)
     interface.write_folder(files, Path(folder), force)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import hetplan
 import planner
+from planner.cost.failures import Interruptions
 from planner.errors import OutputError, SpecError, UsageError
 from planner.search.values import Goal, Limits
 from tests.cli.running import CLUSTER, MODEL, SHORT_PLAN
@@ -150,6 +152,8 @@ def test_bad_files_are_spec_errors(folder: Path) -> None:
         (Goal(objective="loss"), False, "objective: expected one of time, cost, energy, got 'loss'"),  # type: ignore[arg-type]
         (Goal(objective="energy", robust=True), False, "robust weighs step times"),
         (Goal(robust=True), True, "expected no other goal"),
+        (Goal(interruptions=Interruptions(per_gpu_month=1.0)), False, "interruptions are those of a whole"),
+        (Goal(tokens=1e9, interruptions=Interruptions(restart_seconds=-1.0)), False, "restart_seconds: exp"),
         (Goal(tokens=-1.0), False, "tokens: expected a number from 1 to 1e\\+18, got -1"),
         (Goal(min_tokens_per_second=float("nan")), False, "min_tokens_per_second: expected a number"),
     ],
@@ -167,6 +171,30 @@ def test_limits_have_ranges(folder: Path, limits: Limits) -> None:
     cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")
     with pytest.raises(UsageError, match=r"(gap|time_limit_seconds): expected a number from 0 to"):
         planner.search(cluster, model, limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(gap=2), "gap: expected a number from 0 to 1, got 2"),
+        (Limits(zero=(0, 7)), "zero: expected a whole number from 0 to 3, got 7"),
+        (Limits(micro_batch=(0,)), "micro_batch: expected a whole number from 1"),
+        (Limits(tp=()), r"tp: expected a tuple with at least one value, got \(\)"),
+        (Limits(tp=2), "tp: expected a tuple with at least one value, got 2"),  # type: ignore[arg-type]
+        (Limits(recompute="full"), "recompute: expected a tuple"),  # type: ignore[arg-type]
+        (Limits(recompute=("ful",)), "recompute: expected some of none, selective, full, got 'ful'"),  # type: ignore[arg-type]
+        (Limits(offload=("cpu",)), "offload: expected some of none, optimizer, .*, super, got 'cpu'"),  # type: ignore[arg-type]
+        (Limits(backup=-1), "backup: expected a whole number from 0"),
+        (Limits(processes=0), "processes: expected a whole number from 1 to 256, got 0"),
+    ],
+)
+def test_limits_that_no_plan_can_have(folder: Path, limits: Limits, said: str) -> None:
+    """Are usage errors, never a proof that no plan fits."""
+    cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")
+    with pytest.raises(UsageError, match=said):
+        planner.search(cluster, model, limits=limits)
+    with pytest.raises(UsageError, match=said):
+        hetplan.what_if(cluster, model, [], limits=limits)
 
 
 def test_an_unknown_board_power_is_told(folder: Path) -> None:

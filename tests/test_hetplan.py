@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 import hetplan
+from planner.errors import UsageError
 from planner.plan.file import read
 from tests.cli.running import CLUSTER, MODEL, SHORT_PLAN
 
@@ -62,6 +63,19 @@ def test_a_search_says_all_of_its_plan(found: hetplan.Planned, folder: Path) -> 
     assert saved.summary.gap == found.result.gap
     run = found.training(1e9, hetplan.Interruptions(per_gpu_month=1))
     assert run.seconds > 1e9 / found.estimate.tokens_per_second
+
+
+def test_what_stops_a_run_is_that_of_the_options(found: hetplan.Planned) -> None:
+    """A rate of the storage gives the time of a checkpoint; what is out of range is told."""
+    fast, slow = (
+        found.training(1e9, hetplan.Interruptions(per_gpu_month=1, storage_bytes_per_second=rate))
+        for rate in (1e12, 1e6)
+    )
+    assert fast.seconds < slow.seconds
+    with pytest.raises(UsageError, match="per_gpu_month: expected a number from 0 to 10000, got -1"):
+        found.training(1e9, hetplan.Interruptions(per_gpu_month=-1))
+    with pytest.raises(UsageError, match="storage_bytes_per_second: expected a number from 1000 to"):
+        found.training(1e9, hetplan.Interruptions(storage_bytes_per_second=0))
 
 
 def test_by_hand_and_compared(found: hetplan.Planned, folder: Path) -> None:
