@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from planner.catalog import driver_names, product_labels
-from planner.cluster.spec import ClusterSpec
+from planner.cluster.spec import ClusterSpec, NicSpec
 from planner.plan.values import Offload
 from tests.launchers.stand_ins import SSH, TORCHRUN, folder_of, install, run, three_nodes
 from tests.quick import first
@@ -329,6 +329,23 @@ def test_interface_is_down(tmp_path: Path) -> None:
     (place / "operstate").write_text("down\n")
     done = look(tmp_path, "--local", "1")
     assert (done.returncode, done.stdout) == (1, "fault: network interface ens1 is down\n")
+
+
+@pytest.mark.parametrize(("name", "count", "active"), [("mlx5_0", 1, 0), ("mlx5", 2, 1)])
+def test_rdma_devices_without_an_active_port(tmp_path: Path, name: str, count: int, active: int) -> None:
+    """A cable that is out is told; of devices that begin with a name one with a port is enough."""
+    card = NicSpec(fabric="ib", bandwidth_gbps=200, count=count, interface="ens1", hca=name)
+    where = cluster(pool("big", ("A100",) * 4, 2, (card,)))
+    folder_of(tmp_path, "ssh", plan("torch", 1, [4], [(group("big", "A100", count=8),)]), where)
+    devices = [tmp_path / "sys" / "class" / "infiniband" / f"mlx5_{index}" for index in range(2)]
+    for device in devices:
+        (device / "ports" / "1").mkdir(parents=True)
+        (device / "ports" / "1" / "state").write_text("1: DOWN\n")
+    done = look(tmp_path, "--local", "0")
+    told = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
+    assert (done.returncode, told) == (1, [f"fault: RDMA device {name} is down: no port is active"])
+    (devices[active] / "ports" / "1" / "state").write_text("4: ACTIVE\n")
+    assert look(tmp_path, "--local", "0").returncode == 0
 
 
 def test_neither_interface_nor_python(tmp_path: Path) -> None:
