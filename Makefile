@@ -116,7 +116,7 @@ docs-check: $(VENV)/base.stamp  ## docs/cli.md and every output in README.md and
 site: $(VENV)/docs.stamp  ## the documentation as a site in dist/site; a link that leads nowhere is an error
 	$(BIN)/python -m mkdocs build --strict --quiet
 
-rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, about an hour
+rehearse: $(VENV)/test.stamp  ## predicted against measured on emulated clusters; root, over an hour
 	$(BIN)/python -m tools.rehearsal
 
 accuracy: $(VENV)/test.stamp  ## write docs/accuracy.md and its figures in docs/coverage.md: predictions next to published runs

@@ -1,6 +1,6 @@
 """``python -m tools.rehearsal``: predicted against measured step time of plans on emulated clusters.
 
-Measures what hetplan's own commands measure, predicts, then trains for real; takes about an hour on two cores.
+Measures what hetplan's own commands measure, predicts, then trains for real; takes over an hour on two cores.
 """
 
 from __future__ import annotations
