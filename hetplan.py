@@ -26,7 +26,6 @@ from planner.cost.training import TrainingRun, training_run
 from planner.cost.values import CAUSES, Estimate
 from planner.errors import HetplanError, UsageError
 from planner.escaping import visible
-from planner.files.messages import within
 from planner.files.writing import write_whole
 from planner.model.spec import ModelSpec
 from planner.plan.file import PlanFile, write
@@ -101,7 +100,7 @@ class Planned:
 
     def training(self, tokens: float, interruptions: Interruptions | None = None) -> TrainingRun:
         """How long so many tokens take, what they cost, and what failures take of the time."""
-        within("tokens", tokens, TOKENS)
+        api.number_within("tokens", tokens, TOKENS)
         return training_run(self.estimate, tokens, api.stops(interruptions or Interruptions(), self.model))
 
     def timeline(self) -> list[Row]:
@@ -159,7 +158,7 @@ class Planned:
     def to_frame(self, what: str = "stages") -> DataFrame:
         """The rows of ``stages``, ``alternatives`` or ``timeline`` as a pandas frame."""
         if what not in ("stages", "alternatives", "timeline"):
-            raise ValueError(f"to_frame: expected stages, alternatives or timeline, got {what!r}")
+            raise UsageError(f"to_frame: expected stages, alternatives or timeline, got {what!r}")
         rows: list[Row] = getattr(self, what)()
         return _frame(rows)
 
@@ -215,7 +214,7 @@ def search(
     largest chance to run out of memory that the plan may have.
     """
     cluster_spec, model_spec = _cluster(cluster), _model(model)
-    within("safe", safe, CHANCE)
+    api.number_within("safe", safe, CHANCE)
     if safe is not None:
         cluster_spec = changed(cluster_spec, f"safe={safe!r}")
     result = api.search(
@@ -289,7 +288,7 @@ class Comparison:
 def compare(**plans: Planned) -> Comparison:
     """Plans of one model side by side, by the names they are given."""
     if not plans:
-        raise ValueError("compare: expected plans, by name: compare(found=..., by_hand=...)")
+        raise UsageError("compare: expected plans, by name: compare(found=..., by_hand=...)")
     return Comparison(plans)
 
 
@@ -371,9 +370,9 @@ def report(
     from planner.report.page import page
     from planner.report.page import report as page_of
 
-    within("tokens", tokens, TOKENS)
-    within("deadline_seconds", deadline_seconds, PREDICTED)
-    within("budget", budget, MONEY)
+    api.number_within("tokens", tokens, TOKENS)
+    api.number_within("deadline_seconds", deadline_seconds, PREDICTED)
+    api.number_within("budget", budget, MONEY)
     summary = None if planned.result is None else summary_of(planned.result)
     saved = PlanFile(plan=planned.plan, cluster=planned.cluster, model=planned.model, summary=summary)
     estimator = Estimator(planned.cluster, planned.model, planned.calibration)

@@ -99,11 +99,15 @@ WORDS = {"recompute": RECOMPUTES, "offload": (*OFFLOAD_PARTS, *ASKED_OFFLOAD_PAR
 """Limits with several words, and which there are."""
 
 
+def number_within(name: str, value: float | None, allowed: Range) -> None:
+    """Raise UsageError for a number out of range that need not be whole, however it is written."""
+    within(name, None if value is None else float(value), allowed)
+
+
 def checked(limits: Limits) -> Limits:
     """Limits that were made by hand; raises UsageError for what the options of the command refuse."""
-    within("gap", float(limits.gap), FRACTION)
-    if limits.time_limit_seconds is not None:
-        within("time_limit_seconds", float(limits.time_limit_seconds), TIME_LIMIT)
+    number_within("gap", limits.gap, FRACTION)
+    number_within("time_limit_seconds", limits.time_limit_seconds, TIME_LIMIT)
     within("processes", limits.processes, PROCESSES)
     within("backup", limits.backup, Range(0, DEVICES.most))
     for name in (*NUMBERS, *WORDS):
@@ -122,12 +126,12 @@ def checked(limits: Limits) -> Limits:
 
 def stops(interruptions: Interruptions, model: ModelSpec) -> Interruptions:
     """What stops a run of the model, with the time of a checkpoint; raises UsageError for what the options refuse."""
-    stop, rate = Range(0, RUN_SECONDS.most), interruptions.storage_bytes_per_second
-    within("per_gpu_month", float(interruptions.per_gpu_month), FAILURES)
-    within("checkpoint_seconds", float(interruptions.checkpoint_seconds), stop)
-    within("restart_seconds", float(interruptions.restart_seconds), stop)
-    least, most = (bytes_per_second_from_gigabytes(end) for end in RATE)
-    within("storage_bytes_per_second", None if rate is None else float(rate), Range(least, most))
+    stop = Range(0, RUN_SECONDS.most)
+    number_within("per_gpu_month", interruptions.per_gpu_month, FAILURES)
+    number_within("checkpoint_seconds", interruptions.checkpoint_seconds, stop)
+    number_within("restart_seconds", interruptions.restart_seconds, stop)
+    rates = Range(*map(bytes_per_second_from_gigabytes, RATE))
+    number_within("storage_bytes_per_second", interruptions.storage_bytes_per_second, rates)
     return interruptions.of(model)
 
 
@@ -135,11 +139,11 @@ def _require(goal: Goal, cluster: ClusterSpec, simple: bool) -> None:
     """What the options of the command are checked for, of a goal that was made by hand."""
     if goal.objective not in (known := get_args(Objective)):
         raise UsageError(f"objective: expected one of {', '.join(known)}, got {goal.objective!r}")
-    within("tokens", goal.tokens, TOKENS)
-    within("deadline_seconds", goal.deadline_seconds, PREDICTED)
-    within("budget", goal.budget, MONEY)
-    within("max_cost_per_million_tokens", goal.max_cost_per_million_tokens, PREDICTED)
-    within("min_tokens_per_second", goal.min_tokens_per_second, PREDICTED)
+    number_within("tokens", goal.tokens, TOKENS)
+    number_within("deadline_seconds", goal.deadline_seconds, PREDICTED)
+    number_within("budget", goal.budget, MONEY)
+    number_within("max_cost_per_million_tokens", goal.max_cost_per_million_tokens, PREDICTED)
+    number_within("min_tokens_per_second", goal.min_tokens_per_second, PREDICTED)
     if goal.robust and goal.objective != "time":
         raise UsageError(f"robust weighs step times: expected no objective {goal.objective} with it")
     if simple and (goal.robust or not goal.fastest):

@@ -85,7 +85,7 @@ def test_by_hand_and_compared(found: hetplan.Planned, folder: Path) -> None:
     assert (first["name"], first["times_first"]) == ("found", 1.0)
     assert second["times_first"] == by_hand.estimate.step_seconds / found.estimate.step_seconds
     assert by_hand.alternatives() == []
-    with pytest.raises(ValueError, match="expected plans"):
+    with pytest.raises(UsageError, match="expected plans"):
         hetplan.compare()
 
 
@@ -132,7 +132,7 @@ def test_frames(found: hetplan.Planned) -> None:
     assert list(found.to_frame()["used_bytes"]) == [row["used_bytes"] for row in found.stages()]
     assert len(found.to_frame("timeline")) == len(found.timeline())
     assert list(hetplan.compare(a=found).to_frame().index) == ["a"]
-    with pytest.raises(ValueError, match="expected stages, alternatives or timeline"):
+    with pytest.raises(UsageError, match="expected stages, alternatives or timeline"):
         found.to_frame("nothing")
 
 
@@ -143,7 +143,7 @@ def test_what_is_out_of_range_is_said(found: hetplan.Planned, folder: Path) -> N
     with pytest.raises(hetplan.HetplanError, match="tokens: expected a number from 1 to"):
         hetplan.report(found, folder / "page.html", tokens=-5.0)
     with pytest.raises(hetplan.HetplanError, match=r"safe: expected a number from 1e-06 to 0\.5"):
-        hetplan.search(folder / "cluster.yaml", folder / "model.yaml", safe=3.0)
+        hetplan.search(folder / "cluster.yaml", folder / "model.yaml", safe=3)
     with pytest.raises(hetplan.HetplanError, match="changes: expected a list of changes"):
         hetplan.what_if(folder / "cluster.yaml", folder / "model.yaml", "-fast")
     assert not (folder / "page.html").exists()
