@@ -347,8 +347,10 @@ def what_if(
         raise UsageError(
             "changes: expected a list of changes, got a text", hint=f"what_if(..., [{changes!r}])"
         )
-    variants = worlds(_cluster(cluster), _model(model), changes)
-    results = searched(variants, api.constants(calibration), api.checked(limits or Limits()))
+    cluster_spec, model_spec = _cluster(cluster), _model(model)
+    limits = api.checked(limits or Limits(), model_spec)
+    variants = worlds(cluster_spec, model_spec, changes)
+    results = searched(variants, api.constants(calibration), limits)
     return WhatIf(cases(variants, [result for _, result in results]))
 
 

@@ -47,7 +47,9 @@ from planner.ranges import (
     Range,
 )
 from planner.search.objectives.choose import choose
+from planner.search.space.degrees import degree_faults
 from planner.search.values import Goal, Limits, Scored, SearchResult
+from planner.targets import TARGETS, in_words, target
 from planner.units import bytes_per_second_from_gigabytes
 
 File = str | PathLike[str]
@@ -79,7 +81,7 @@ def search(
     ``calibration`` is a file whose constants win over the shipped ones. Raises UsageError for limits that no plan can
     have, and for a goal that the cluster lacks prices or powers for, or that contradicts itself.
     """
-    goal, limits = goal or Goal(), checked(limits or Limits())
+    goal, limits = goal or Goal(), checked(limits or Limits(), model)
     _require(goal, cluster, simple)
     goal = replace(goal, interruptions=stops(goal.interruptions, model))
     return choose(cluster, model, constants(calibration), limits, goal, simple=simple)
@@ -104,7 +106,17 @@ def number_within(name: str, value: float | None, allowed: Range) -> None:
     within(name, None if value is None else float(value), allowed)
 
 
-def checked(limits: Limits) -> Limits:
+ALLOWED = {
+    "syncs": "syncs",
+    "grids": "grids",
+    "quantised": "zero_plus",
+    "unequal_shards": "unequal_shards",
+    "backup": "backup_zero",
+}
+"""What limits may allow beyond the usual space, and the capability that a target needs for it."""
+
+
+def checked(limits: Limits, model: ModelSpec) -> Limits:
     """Limits that were made by hand; raises UsageError for what the options of the command refuse."""
     number_within("gap", limits.gap, FRACTION)
     number_within("time_limit_seconds", limits.time_limit_seconds, TIME_LIMIT)
@@ -121,6 +133,12 @@ def checked(limits: Limits) -> Limits:
                 within(name, value, NUMBERS[name])
             elif value not in WORDS[name]:
                 raise UsageError(f"{name}: expected some of {', '.join(WORDS[name])}, got {value!r}")
+    for name, capability in ALLOWED.items():
+        if limits.target and getattr(limits, name) and not getattr(target(limits.target), capability):
+            able = in_words([row.name for row in TARGETS.values() if getattr(row, capability)], "or")
+            raise UsageError(f"{name}: {limits.target} has none of it, expected target {able}")
+    for name, what in degree_faults(limits, model):
+        raise UsageError(f"{name}: {what}")
     return limits
 
 

@@ -184,6 +184,8 @@ def test_limits_have_ranges(folder: Path, limits: Limits) -> None:
         (Limits(recompute="full"), "recompute: expected a tuple"),  # type: ignore[arg-type]
         (Limits(recompute=("ful",)), "recompute: expected some of none, selective, full, got 'ful'"),  # type: ignore[arg-type]
         (Limits(offload=("cpu",)), "offload: expected some of none, optimizer, .*, super, got 'cpu'"),  # type: ignore[arg-type]
+        (Limits(target="megatron", grids=True), "grids: megatron has none of it, expected target torch"),
+        (Limits(ep=(2,)), "ep: the model small has no experts, expected 1, got 2"),
         (Limits(backup=-1), "backup: expected a whole number from 0"),
         (Limits(processes=0), "processes: expected a whole number from 1 to 256, got 0"),
     ],
