@@ -111,7 +111,13 @@ def measure_device(
         ),
     ] = None,
     largest_micro_batch: Annotated[
-        int | None, option("--largest-micro-batch", "N", "Largest micro-batch to try.", allowed=BATCH)
+        int | None,
+        option(
+            "--largest-micro-batch",
+            "N",
+            "Largest micro-batch to try. Default: the model's batch, 16 on a CPU.",
+            allowed=BATCH,
+        ),
     ] = None,
     poplar: PoplarOptions,
     precision: Precision = None,
