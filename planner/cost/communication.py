@@ -199,10 +199,14 @@ class Rings(Ring):
         return False
 
 
+def sharing(device_type: DeviceType) -> int:
+    """Devices that share what carries their traffic inside a node: all of a bus, else one."""
+    return device_type.per_node // device_type.nodes_each if device_type.intra_shared else 1
+
+
 def inside_rate(device_type: DeviceType, calibration: Calibration) -> float:
     """Bytes per second between two devices of a node; on a shared bus all devices of the node talk at once."""
-    together = device_type.per_node // device_type.nodes_each if device_type.intra_shared else 1
-    nominal = device_type.intra_bytes_per_second / together
+    nominal = device_type.intra_bytes_per_second / sharing(device_type)
     return nominal * calibration.family(device_type.family).link_efficiency
 
 

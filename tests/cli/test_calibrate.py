@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -265,6 +266,22 @@ def test_show_says_what_a_cluster_and_a_model_lack(hetplan: Command, tables: Pat
     assert "What tiny and OPT_350M need of it" in done.out
     assert done.out.endswith("Next: hetplan search big.yaml opt.yaml --calibration c.yaml\n")
     assert "missing" not in hetplan("show", "c.yaml", "--cluster", "big.yaml").out
+
+
+def test_show_divides_a_shared_bus(hetplan: Command, tables: Path) -> None:
+    """A rate inside a node is that of the file by the link utilisation, and by the devices that share it."""
+    hetplan("calibrate", "import", "--links", "links.csv", "-o", "c.yaml")
+    (tables / "bus.yaml").write_text(CLUSTER.replace("intra_node: nvlink2", "intra_node: pcie3"))
+    rows = json.loads(hetplan("show", "c.yaml", "--cluster", "bus.yaml", "--json").out)["coverage"]
+    detail = next(row["detail"] for row in rows if row["part"] == "node:V100-SXM-16GB")
+    found = re.fullmatch(
+        r"(\S+) GB/s of the cluster file's (\S+) GB/s for (\d+) devices at once: link utilisation (\S+) .*",
+        detail,
+    )
+    assert found is not None, detail
+    rate, nominal, together, share = map(float, found.groups())
+    assert together > 1
+    assert rate == pytest.approx(nominal / together * share, rel=0.01)
 
 
 @pytest.mark.parametrize(
