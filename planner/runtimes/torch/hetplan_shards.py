@@ -233,10 +233,10 @@ class UnequalShards(Layout):
         self._leaving: Unit | None = None
         self._in_backward = False
 
-    def shard(self, module: nn.Module) -> None:
+    def shard(self, module: nn.Module, *, last: bool = False) -> None:
         """Spread what is not spread yet of a module's parameters over the ranks, by the parts of the plan.
 
-        All replicas start from the first one's weights, whatever each has drawn (collective).
+        Those of the ``last`` module and of one that has parts stay after the forward. All replicas start from the first one's weights, whatever each has drawn (collective).
         """
         owners: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
         for part in module.modules():
@@ -247,7 +247,7 @@ class UnequalShards(Layout):
         weights = [Weight(parameter, where, self) for parameter, where in owners.items()]
         outer = any(id(each) in self._weights for each in module.parameters())
         self._weights |= {id(each.shard): each for each in weights}
-        unit = Unit(weights, self, stays_open=outer)
+        unit = Unit(weights, self, stays_open=last or outer)
         if outer:
             unit.next = self.units[0]
         elif self.units:

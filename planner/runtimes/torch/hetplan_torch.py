@@ -3,8 +3,9 @@
 Needs torch 2.13 and the batch runtime; a launch folder holds it as ``hetplan_torch.py``::
 
     layout = Layout(plan, "cuda", torch.bfloat16)
-    for layer in model.layers:
+    for layer in (model.embedding, *model.layers):
         layout.shard(layer)
+    layout.shard(model.head, last=True)
     layout.shard(model)                                    # the rest, as one group
     for index, micro in enumerate(plan.micro_batches(step)):
         layout.accumulate(model, last=index == plan.steps - 1)
@@ -102,10 +103,11 @@ class Layout:
         names, shape = tuple(sizes), tuple(sizes.values())
         return DeviceMesh(device, torch.tensor(ranks).view(shape), mesh_dim_names=names)
 
-    def shard(self, module: nn.Module) -> None:
+    def shard(self, module: nn.Module, *, last: bool = False) -> None:
         """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says.
 
-        All replicas start from the first one's weights, whatever each has drawn (collective). What is not trained rests
+        They are gathered together, and with ZeRO 3 let go after the forward: not those of the ``last`` module, with
+        which the backward begins, nor what is left of one that has parts of its own. All replicas start from the first one's weights, whatever each has drawn (collective). What is not trained rests
         in the working type, whole on every device except with ZeRO 3; integers stay what they are.
         """
         self._start_alike(module)
@@ -123,7 +125,8 @@ class Layout:
         if self.experts is not None:
             more["shard_placement_fn"] = self._placement
         mesh = self.mesh["copy", "shard"] if self._several else self.mesh["shard"]
-        fully_shard(module, mesh=mesh, reshard_after_forward=self.plan.zero == 3, **self.policies, **more)
+        leaves = self.plan.zero == 3 and not (last or _parts(module))
+        fully_shard(module, mesh=mesh, reshard_after_forward=leaves, **self.policies, **more)
 
     @property
     def _several(self) -> bool:
@@ -252,9 +255,14 @@ class Layout:
         return float(ranks * (2 if twice else 1) / parts)
 
 
+def _parts(module: nn.Module) -> list[nn.Module]:
+    """The modules in it that are spread on their own."""
+    return [part for part in module.modules() if isinstance(part, FSDPModule)]
+
+
 def _inside(module: nn.Module) -> set[Any]:
-    """Parameters of the modules in it that are spread on their own."""
-    return {each for part in module.modules() if isinstance(part, FSDPModule) for each in part.parameters()}
+    """Their parameters."""
+    return {each for part in _parts(module) for each in part.parameters()}
 
 
 class LossScale:

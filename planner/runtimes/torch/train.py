@@ -30,7 +30,7 @@ from planner.training.example_adapters import InFourBits
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import StepBatches, dealt, packing_of
 from planner.training.example_experts import Owners
-from planner.training.example_model import Layer, Shape, load_shape, objective
+from planner.training.example_model import Embedding, Head, Layer, Shape, load_shape, objective
 from planner.training.example_optimizers import ADAMW, Lion, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.example_fp8 import use_fp8
@@ -170,8 +170,9 @@ def placing(
             for part in module.modules():
                 if isinstance(part, InFourBits):
                     part.shard_codes()
-        if isinstance(module, Layer):
-            layout.shard(module)
+        # A tied embedding is needed at either end, and is the rest of the model.
+        if isinstance(module, Layer | Head) or (isinstance(module, Embedding) and not shape.tied_embeddings):
+            layout.shard(module, last=isinstance(module, Head))
         return module
 
     return place
