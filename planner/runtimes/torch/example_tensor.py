@@ -48,6 +48,7 @@ def _split(module: nn.Module, mesh: DeviceMesh, between: Placement) -> None:
     elif isinstance(module, Embedding):
         into, out = partial(_whole_inputs, between), partial(_hidden_states, between)
         distribute_module(module, mesh, _split_table, into, out)
+        module._looked_up = partial(_own_rows, module, mesh)
     elif isinstance(module, Finish) and between.is_shard():
         distribute_module(module, mesh, None, partial(_own_tokens, between), _local)
     elif isinstance(module, Head):
@@ -267,6 +268,19 @@ def _split_table(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
         if parameter is not None:
             dealt = distribute_tensor(parameter.data, mesh, [Shard(0)])
             setattr(module, key, nn.Parameter(dealt))
+
+
+def _own_rows(module: Any, mesh: DeviceMesh, tokens: DTensor) -> DTensor:
+    """Rows of tokens, of which each rank has those of its part of the table and the others as zeros.
+
+    So its gradient is as small as its part, where DTensor makes a whole one on every rank.
+    """
+    table = module.weight.to_local()
+    first = -(-module.weight.shape[0] // mesh.size()) * mesh.get_local_rank()
+    own = tokens.to_local() - first
+    elsewhere = (own < 0) | (own >= table.shape[0])
+    rows = functional.embedding(own.masked_fill(elsewhere, 0), table)
+    return DTensor.from_local(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0), mesh, [Partial()])
 
 
 def _whole_inputs(
