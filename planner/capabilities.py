@@ -250,8 +250,9 @@ class Capabilities:
     eager_layers: bool = False
     """True when layers are those of the examples, in eager torch: they keep more than fused kernels do, and values and
     experts may have widths of their own."""
-    rests_in_fp32: bool = False
-    """True when what ZeRO-3 shards rests in fp32 alone and is gathered in the working format."""
+    by_units: bool = False
+    """True when replicas share parameters by units, a layer or the embedding or the head, that rest in fp32 alone where
+    they are sharded and are gathered in the working format."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
     flat_copies: bool = False

@@ -117,8 +117,11 @@ class Load:
     """How the loss is computed: ``chunked``, ``plain``, ``fused`` or ``masked``."""
     eager: bool = False
     """True for eager layers of plain torch, as the examples have; else for fused kernels of Megatron and the like."""
-    rests_in_fp32: bool = False
-    """True when sharded parameters rest in fp32 alone and get their working format when they are gathered."""
+    by_units: bool = False
+    """True when replicas share parameters by units, a layer or the embedding or the head, that rest in fp32 alone where
+    they are sharded, and get their working format when they are gathered."""
+    reduced_bytes: int = 4
+    """Bytes of an element of a gradient while it is added up over replicas."""
     gathers_matrices: bool = False
     """True when ZeRO-3 gathers matrix by matrix and not layer by layer."""
     flat_copies: bool = False
@@ -669,9 +672,11 @@ class Footprint:
         # One checkpoint is in use and one on its way while the others are in host memory.
         self._most_alive = float("inf") if offload.activations == "none" else 2.0
         self._working, self._embedding = working_bytes(model, load), _embedding(model, load)
-        self._logits = _logits(model, load, self._working)
         self._copy = _gradient_copy(model, load) / ways
-        self._bucket, self._buffers = (load.padding * each for each in _buffers(model, load))
+        units = _unit_buffers(model, load) if load.by_units else UnitBuffers()
+        self._bucket, self._buffers = (load.padding * each for each in _buffers(model, load, units))
+        self._logits = _logits(model, load, self._working, units)
+        self._embedding_buffers = load.padding * (units.embedding - units.layers)
         self._context = min(framework.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
         self._slack = framework.allocator_slack if load.allocator_slack is None else load.allocator_slack
 
@@ -752,8 +757,9 @@ class Footprint:
         )
 
     def _copied(self, updated: float, activations: float) -> float:
-        """Bytes of the optimizer's copy beyond those of activations, which are gone when it is made."""
-        return larger(0.0, updated * self._copy - activations - self._logits)
+        """Bytes beyond those of activations of what comes when these are gone: a copy, buffers of the embedding."""
+        needed = larger(updated * self._copy, self._embedding_buffers)
+        return larger(0.0, needed - activations - self._logits)
 
     def _host_bytes(self, layers: int, in_flight: float) -> float:
         """What is kept in the memory of the host."""
@@ -877,7 +883,7 @@ def _gradients_on_host(load: Load, size: int) -> float:
 
 def _copies(model: ModelSpec, load: Load) -> float:
     """Working copies of each parameter: none beside the optimizer's, one, or with fp8 matrices of bf16 weights two."""
-    rests_in_fp32 = load.rests_in_fp32 and load.master_weights == "fp32"
+    rests_in_fp32 = load.by_units and load.master_weights == "fp32"
     if rests_in_fp32 and load.zero == 3 and model.training.precision in MIXED:
         return 0.0
     doubled = model.training.precision == "fp8" and not load.eager
@@ -1007,8 +1013,8 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
     )
 
 
-def _logits(model: ModelSpec, load: Load, working: float) -> float:
-    """Logits and their gradients beyond the working set of a recomputed layer, which comes when they are gone."""
+def _logits(model: ModelSpec, load: Load, working: float, units: UnitBuffers) -> float:
+    """Logits and their gradients, or what the head has behind them, beyond what a layer has when they are gone."""
     if not load.last:
         return 0.0
     tokens = predicted_tokens(model, load.micro_batch * model.training.sequence_length)
@@ -1024,7 +1030,11 @@ def _logits(model: ModelSpec, load: Load, working: float) -> float:
     logits = tokens * model.outputs / load.tp
     # Those of one chunk are in fp32, too.
     kept = element * logits + (4.0 * smaller(CHUNK, logits) if chunked else 0.0)
-    return larger(0.0, kept + _final_norm(model, load) - working)
+    kept = larger(kept + load.padding * units.logits, size * logits + load.padding * units.forward)
+    # A pipeline keeps logits until the backward of its last stage is over.
+    outlasting = 0.0 if load.first else size * logits
+    kept = larger(kept + _final_norm(model, load), load.padding * units.head + outlasting)
+    return larger(0.0, kept - working - load.padding * units.layers)
 
 
 def _final_norm(model: ModelSpec, load: Load) -> float:
@@ -1051,20 +1061,103 @@ def _gradient_copy(model: ModelSpec, load: Load) -> float:
     return 4.0 if half and load.offload.optimizer == "none" else 0.0
 
 
-def _buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
+@record(frozen=True, slots=True)
+class UnitBuffers:
+    """Bytes of what is gathered, of gradients and of what is reduced, where replicas share parameters by units."""
+
+    layers: float = 0.0
+    """In the backward of layers."""
+    forward: float = 0.0
+    """When the forward ends, beside logits that no loss has read yet."""
+    logits: float = 0.0
+    """Beside what their loss has made of them."""
+    head: float = 0.0
+    """Once the head has its gradients."""
+    embedding: float = 0.0
+    """Once the embedding has its."""
+
+
+def _unit_buffers(model: ModelSpec, load: Load) -> UnitBuffers:
+    """What FSDP2 holds (``FSDPParamGroup`` of torch).
+
+    A unit that is gathered lies in a buffer and then in its parameters, the next one's buffer beside it. Its gradients
+    are copied to a buffer for their reduction, which is there until the next unit's is made. With ZeRO 0 and 1 sums of
+    all units over micro-batches are there before. A tied embedding of one device stays from the forward to the end of
+    the backward, and so do its gradients.
+    """
+    size, reduced = ELEMENT_BYTES[model.training.precision], load.reduced_bytes
+    kinds = [run.kind for run in model.runs] or [model]
+    trained = max(_trained(kind, load) for kind in kinds) / load.tp
+    embedding, head = _end_units(model, load, trained=True)
+    tied = model.embeds_twice and load.first and load.last
+    stays = size * embedding if tied else 0.0
+    # Its gradients of either end, and their sum.
+    twice = 2 * stays
+    if load.zero < 2:
+        # The buffer takes the place of a sum, which is gone once it is copied.
+        widest = max(size, reduced)
+        layers = (size if load.last else widest) * trained
+        return UnitBuffers(
+            layers=layers + stays, head=stays + reduced * head, embedding=twice + widest * embedding
+        )
+    layer = opened = 0.0
+    if load.zero == 3:
+        layer = size * max(_gathered_at_once(kind, load) for kind in kinds) / load.tp
+        opened = size * _end_units(model, load, trained=False)[0 if tied else 1]
+    # A shard of the sum comes beside what is summed, and another one in the format in which it is kept.
+    shard = reduced + load.gradient_bytes * (load.gradient_bytes != reduced)
+    summed = reduced + shard / gradient_ways(load.zero, load.dp)
+    layers = 2 * layer + size * trained + reduced * max(trained, head)
+    if tied:
+        stays += opened
+        return UnitBuffers(
+            layers=layers + stays,
+            forward=opened,
+            logits=opened + layer,
+            head=layer + stays,
+            embedding=twice + stays + reduced * trained,
+        )
+    return UnitBuffers(
+        layers=layers,
+        forward=2 * opened,
+        logits=opened + layer,
+        head=layer + (size + summed) * head,
+        embedding=larger((size + summed) * embedding, size * embedding + reduced * trained),
+    )
+
+
+def _end_units(model: ModelSpec, load: Load, *, trained: bool) -> tuple[float, float]:
+    """Elements on one device of the embedding and of the head, or those of them that are ``trained``."""
+    table, output = (not trained or part not in model.frozen for part in ("embedding", "head"))
+    copied = model.embeds_twice and load.last and not load.first
+    embedding = model.embedding_parameters * table * load.first
+    head = model.head_parameters * output * load.last + model.table_parameters * table * copied
+    return embedding / load.tp, head / load.tp
+
+
+def _trained(kind: ModelSpec, load: Load) -> float:
+    """Elements of a layer that are trained, times the devices of a replica: of divided experts a device's own."""
+    if not kind.frozen:
+        return _gathered_at_once(kind, load)
+    return kind.trained_layer_parameters + (load.tp - 1) * kind.layer_adapters.whole
+
+
+def _buffers(model: ModelSpec, load: Load, units: UnitBuffers) -> tuple[float, float]:
     """Bytes an element of reduction buckets, two where one fills while the other travels, and of all else.
 
     ZeRO-3 also holds layers gathered ahead.
     """
-    bucket, others = _reduction_buffers(model, load)
+    bucket, others = _reduction_buffers(model, load, units)
     return bucket, others + load.block_bytes
 
 
-def _reduction_buffers(model: ModelSpec, load: Load) -> tuple[float, float]:
-    # A lone replica reduces nothing.
-    size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
+def _reduction_buffers(model: ModelSpec, load: Load, units: UnitBuffers) -> tuple[float, float]:
     # A device's part of a matrix in four bits is in the working format while it is multiplied by.
     whole = ELEMENT_BYTES[model.training.precision] * _largest_in_four_bits(model, load) / load.tp
+    if load.by_units:
+        return 0.0, units.layers + whole
+    # A lone replica reduces nothing.
+    size = ELEMENT_BYTES[model.training.precision] * ((load.dp > 1) | load.offload.anything)
     if load.zero in (1, 2):
         return 2.0 * size, whole
     if load.zero != 3:

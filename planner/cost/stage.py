@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from planner.calibration.values import Calibration
-from planner.capabilities import Capabilities, Recompute, Schedule
+from planner.capabilities import Capabilities, Gradients, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost import grids
 from planner.cost.arrays import Numbers, as_array, as_number, finite, larger, smaller
@@ -331,7 +331,7 @@ class Pricer:
         self.kernels = target.kernels_of(model.training.kernels, model.training.attention)
         self.framework = calibration.framework(self.kernels)
         self.traffic = Traffic(model, target, self.framework)
-        self._kept_bytes: dict[int, int] = {}
+        self._gradients_with: dict[int, Gradients] = {}
         self.link_curves = link_curves
         # Measured layers attend to whole sequences.
         anchored = calibration.layers and context.ways == 1 and side == 1 and not model.runs
@@ -854,7 +854,8 @@ class Pricer:
             allocator_slack=measured[2],
             cross_entropy=self._cross_entropy,
             eager=self.target.eager_layers,
-            rests_in_fp32=self.target.rests_in_fp32,
+            by_units=self.target.by_units,
+            reduced_bytes=self._gradients(shape).reduced_bytes,
             gathers_matrices=self.target.gathers_matrices,
             flat_copies=self.target.flat_copies,
             shards_codes=self.target.shards_codes,
@@ -1411,8 +1412,10 @@ class Pricer:
         own = run.inputs * run.kind.training.sequence_length * run.kind.hidden
         return ceil(run.layers * own / (self.model.training.sequence_length * self.model.hidden))
 
+    def _gradients(self, shape: Shape) -> Gradients:
+        if shape.zero not in self._gradients_with:
+            self._gradients_with[shape.zero] = gradients_of(self.target, self.model.training, shape.zero)
+        return self._gradients_with[shape.zero]
+
     def _gradient_bytes(self, shape: Shape) -> int:
-        if shape.zero not in self._kept_bytes:
-            kept = gradients_of(self.target, self.model.training, shape.zero).kept_bytes
-            self._kept_bytes[shape.zero] = kept
-        return self._kept_bytes[shape.zero]
+        return self._gradients(shape).kept_bytes

@@ -421,6 +421,7 @@ class Embedding(nn.Module):  # type: ignore[misc]
         self.sharing = sharing
         self.front = Front(shape.front, shape.hidden) if shape.front else None
         self.weight = None if shape.front else table(shape.vocab, shape.embedding_width)
+        self.lookup: Callable[[torch.Tensor, Any], torch.Tensor] = functional.embedding
         self.positions = table(shape.learned_positions, shape.hidden)
         self.types = table(shape.token_types, shape.hidden)
         self.norm = norm_of(shape, shape.hidden, shape.embedding_norm)
@@ -452,7 +453,7 @@ class Embedding(nn.Module):  # type: ignore[misc]
         return self.norm(hidden)
 
     def _looked_up(self, tokens: torch.Tensor) -> torch.Tensor:
-        return functional.embedding(tokens, self.weight)
+        return self.lookup(tokens, self.weight)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return functional.linear(hidden, self.weight, self.bias)

@@ -482,7 +482,7 @@ def test_gathered_matrices_are_fewer_than_layers() -> None:
 
 def test_torch_keeps_no_bf16_shard() -> None:
     """FSDP2 casts fp32 parameters when it gathers them."""
-    load = replace(LOAD, zero=3, rests_in_fp32=True)
+    load = replace(LOAD, zero=3, by_units=True)
     assert memory(gpt(), KIND, ASSUMED_FRAMEWORK, load).parameters_bytes == 0
     assert memory(gpt(precision="fp32"), KIND, ASSUMED_FRAMEWORK, load).parameters_bytes > 0
     assert memory(gpt(), KIND, ASSUMED_FRAMEWORK, replace(load, zero=1)).parameters_bytes > 0

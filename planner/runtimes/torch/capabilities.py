@@ -44,7 +44,7 @@ CAPABILITIES = Capabilities(
     optimizers=("adamw", "sgd", "lion", "muon", "adafactor"),
     eager_layers=True,
     dealing=Dealing(kernels=("torch",), collectives=2.5, tensor=0.25, gradient=1.8),
-    rests_in_fp32=True,
+    by_units=True,
     whole_optimizers=("muon", "adafactor"),
     moments=("fp32", "bf16", "int8"),
     master_weights=("fp32", "bf16"),

@@ -48,7 +48,7 @@ def _split(module: nn.Module, mesh: DeviceMesh, between: Placement) -> None:
     elif isinstance(module, Embedding):
         into, out = partial(_whole_inputs, between), partial(_hidden_states, between)
         distribute_module(module, mesh, _split_table, into, out)
-        module._looked_up = partial(_own_rows, module, mesh)
+        module.lookup = partial(_own_rows, mesh)
     elif isinstance(module, Finish) and between.is_shard():
         distribute_module(module, mesh, None, partial(_own_tokens, between), _local)
     elif isinstance(module, Head):
@@ -270,16 +270,15 @@ def _split_table(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
             setattr(module, key, nn.Parameter(dealt))
 
 
-def _own_rows(module: Any, mesh: DeviceMesh, tokens: DTensor) -> DTensor:
+def _own_rows(mesh: DeviceMesh, tokens: DTensor, table: DTensor) -> DTensor:
     """Rows of tokens, of which each rank has those of its part of the table and the others as zeros.
 
     So its gradient is as small as its part, where DTensor makes a whole one on every rank.
     """
-    table = module.weight.to_local()
-    first = -(-module.weight.shape[0] // mesh.size()) * mesh.get_local_rank()
+    part, first = table.to_local(), -(-table.shape[0] // mesh.size()) * mesh.get_local_rank()
     own = tokens.to_local() - first
-    elsewhere = (own < 0) | (own >= table.shape[0])
-    rows = functional.embedding(own.masked_fill(elsewhere, 0), table)
+    elsewhere = (own < 0) | (own >= part.shape[0])
+    rows = functional.embedding(own.masked_fill(elsewhere, 0), part)
     return DTensor.from_local(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0), mesh, [Partial()])
 
 

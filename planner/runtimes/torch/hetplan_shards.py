@@ -236,7 +236,8 @@ class UnequalShards(Layout):
     def shard(self, module: nn.Module, *, last: bool = False) -> None:
         """Spread what is not spread yet of a module's parameters over the ranks, by the parts of the plan.
 
-        Those of the ``last`` module and of one that has parts stay after the forward. All replicas start from the first one's weights, whatever each has drawn (collective).
+        Those of the ``last`` module and of one that has parts stay after the forward. All replicas start from the first
+        one's weights, whatever each has drawn (collective).
         """
         owners: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
         for part in module.modules():

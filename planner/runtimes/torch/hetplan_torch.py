@@ -3,10 +3,10 @@
 Needs torch 2.13 and the batch runtime; a launch folder holds it as ``hetplan_torch.py``::
 
     layout = Layout(plan, "cuda", torch.bfloat16)
-    for layer in (model.embedding, *model.layers):
-        layout.shard(layer)
+    for part in (model.embedding, *model.layers):
+        layout.shard(part)
     layout.shard(model.head, last=True)
-    layout.shard(model)                                    # the rest, as one group
+    layout.shard(model)                                    # the rest, as one group: a tied embedding
     for index, micro in enumerate(plan.micro_batches(step)):
         layout.accumulate(model, last=index == plan.steps - 1)
         (loss_of(model, data[micro.sequences]) * micro.weight / plan.steps).backward()
@@ -106,9 +106,10 @@ class Layout:
     def shard(self, module: nn.Module, *, last: bool = False) -> None:
         """Spread what is not spread yet of a module's parameters over the replicas, as the ZeRO stage says.
 
-        They are gathered together, and with ZeRO 3 let go after the forward: not those of the ``last`` module, with
-        which the backward begins, nor what is left of one that has parts of its own. All replicas start from the first one's weights, whatever each has drawn (collective). What is not trained rests
-        in the working type, whole on every device except with ZeRO 3; integers stay what they are.
+        They are gathered together, and with ZeRO 3 let go after the forward, but those of the ``last`` module, with
+        which the backward begins, and what is left of one that has parts of its own. All replicas start from the first
+        one's weights, whatever each has drawn (collective). What is not trained rests in the working type, whole on
+        every device except with ZeRO 3; integers stay what they are.
         """
         self._start_alike(module)
         frozen = {

@@ -150,8 +150,15 @@ def placing(
     What is trained is brought to the format in which it is updated, and layers multiply ``in_fp8``.
     """
 
-    master_type = WORKING_TYPES[shape.master_weights]
-    owners = Owners(layout.plan.expert_parallel, layout.owners)
+    plan, master_type = layout.plan, WORKING_TYPES[shape.master_weights]
+    looks_up = plan.own[0] == 0
+    # A tied embedding that is needed at either end of the model is among what is left of it.
+    units = (
+        (Layer, Head)
+        if shape.tied_embeddings and looks_up and plan.makes_losses
+        else (Layer, Head, Embedding)
+    )
+    owners = Owners(plan.expert_parallel, layout.owners)
 
     def place(module: torch.nn.Module) -> torch.nn.Module:
         # Ahead of all that makes DTensors: what is set as the data of one does not reach its local tensor.
@@ -170,9 +177,10 @@ def placing(
             for part in module.modules():
                 if isinstance(part, InFourBits):
                     part.shard_codes()
-        # A tied embedding is needed at either end, and is the rest of the model.
-        if isinstance(module, Layer | Head) or (isinstance(module, Embedding) and not shape.tied_embeddings):
-            layout.shard(module, last=isinstance(module, Head))
+        if isinstance(module, units):
+            layout.shard(
+                module, last=isinstance(module, Head) or (isinstance(module, Embedding) and not looks_up)
+            )
         return module
 
     return place
