@@ -551,7 +551,7 @@ def unequal_limits(seed: int) -> Limits:
 
 def test_unequal_shards_are_the_best_now_and_then() -> None:
     """The search has plans with unequal shards and with equal ones as the best."""
-    bests = answers(with_tight_memories, unequal_limits, (14, 17))
+    bests = answers(with_tight_memories, unequal_limits, (14, 21))
     assert [plan.unequal_shards for plan in bests] == [False, True]
 
 

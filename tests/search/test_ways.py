@@ -111,7 +111,7 @@ def test_sets_of_a_choice() -> None:
 def test_a_device_alone_needs_no_buffers() -> None:
     """A box that holds it may have larger micro-batches than one whose devices all have company."""
     estimator = Estimator(cluster(pool("a", nodes=2, per_node=4)), gpt(24, 2048, 16, global_batch=512))
-    shares = Shares(DataParallel(target="torch", zero=0, recompute="none"), estimator, Limits())
+    shares = Shares(DataParallel(target="deepspeed", zero=0, recompute="none"), estimator, Limits())
     (kind,) = shares.device_types
     many, alone = (shares.most_sequences(kind, devices) for devices in (8, 1))
     assert many < alone
