@@ -1030,7 +1030,7 @@ def _logits(model: ModelSpec, load: Load, working: float, units: UnitBuffers) ->
     logits = tokens * model.outputs / load.tp
     # Those of one chunk are in fp32, too.
     kept = element * logits + (4.0 * smaller(CHUNK, logits) if chunked else 0.0)
-    kept = larger(kept + load.padding * units.logits, size * logits + load.padding * units.forward)
+    kept = larger(kept + load.padding * units.loss, size * logits + load.padding * units.logits)
     # A pipeline keeps logits until the backward of its last stage is over.
     outlasting = 0.0 if load.first else size * logits
     kept = larger(kept + _final_norm(model, load), load.padding * units.head + outlasting)
@@ -1067,12 +1067,12 @@ class UnitBuffers:
 
     layers: float = 0.0
     """In the backward of layers."""
-    forward: float = 0.0
-    """When the forward ends, beside logits that no loss has read yet."""
+    loss: float = 0.0
+    """Beside logits and what their loss makes of them."""
     logits: float = 0.0
-    """Beside what their loss has made of them."""
+    """Beside logits alone, when the forward ends or the head gets its gradients."""
     head: float = 0.0
-    """Once the head has its gradients."""
+    """When these are reduced."""
     embedding: float = 0.0
     """Once the embedding has its."""
 
@@ -1098,7 +1098,10 @@ def _unit_buffers(model: ModelSpec, load: Load) -> UnitBuffers:
         widest = max(size, reduced)
         layers = (size if load.last else widest) * trained
         return UnitBuffers(
-            layers=layers + stays, head=stays + reduced * head, embedding=twice + widest * embedding
+            layers=layers + stays,
+            logits=stays + size * head,
+            head=stays + reduced * head,
+            embedding=twice + widest * embedding,
         )
     layer = opened = 0.0
     if load.zero == 3:
@@ -1112,15 +1115,15 @@ def _unit_buffers(model: ModelSpec, load: Load) -> UnitBuffers:
         stays += opened
         return UnitBuffers(
             layers=layers + stays,
-            forward=opened,
-            logits=opened + layer,
+            loss=opened,
+            logits=layer + stays,
             head=layer + stays,
             embedding=twice + stays + reduced * trained,
         )
     return UnitBuffers(
         layers=layers,
-        forward=2 * opened,
-        logits=opened + layer,
+        loss=opened,
+        logits=opened + max(opened, layer + size * head),
         head=layer + (size + summed) * head,
         embedding=larger((size + summed) * embedding, size * embedding + reduced * trained),
     )

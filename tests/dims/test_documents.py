@@ -323,7 +323,7 @@ def test_stages_keep_hidden_states_of_the_copy() -> None:
         assert two.parameters_bytes > one.parameters_bytes
         more = 2.0 * 2 * LENGTH * 51200 if stage == 2 else 0.0
         # Those without a reference are less than the buffers of the head behind them.
-        assert two.logits_bytes - one.logits_bytes == pytest.approx(more, rel=0.01)
+        assert two.logits_bytes - one.logits_bytes == pytest.approx(more, rel=0.1)
 
 
 @pytest.mark.parametrize("target", ["torch", "deepspeed"])
