@@ -414,7 +414,11 @@ def depths(
         (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
     )
     if family.zero in zeros_at(row, 2) and not stays_whole(family, model):
-        possible_depths += tuple(depth for depth in range(2, most + 1) if has_chunks(family, depth, model))
+        deeper = range(2, most + 1)
+        if overlaps(model, family.folding):
+            possible_depths += tuple(depth for depth in deeper if has_chunks(family, depth, model))
+        else:
+            possible_depths += tuple(deeper)
     return allowed(possible_depths, limits.pp)
 
 
