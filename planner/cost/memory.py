@@ -623,7 +623,11 @@ class Footprint:
             model.training.end_moment_bytes - model.training.moment_bytes,
         )
         copied = load.flat_copies and load.zero > 0
-        states = optimizer_bytes(model.training, load.master_weights, copied=copied) / ways
+        own = optimizer_bytes(model.training, load.master_weights, copied=copied)
+        if load.by_units and load.zero < 3 and (size == 4 or load.master_weights == "bf16"):
+            # Shards are apart from what is gathered, in the same format.
+            own += size
+        states = own / ways
         ends = self._end_elements / load.tp * more / ways
         weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
         weights += size / load.secondary if load.secondary else 0.0

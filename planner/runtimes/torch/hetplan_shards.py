@@ -162,10 +162,11 @@ class Unit:
             if new is not None:
                 new = new.to(layout.reduce_type)
                 each.gradient = new if each.gradient is None else each.gradient.add_(new)
-        if layout.last or layout.plan.zero >= 2:
-            layout.scatter(self)
+            del new  # it would be there until the scatter is over
         if layout.last or layout.plan.zero == 3:
             self.close()
+        if layout.last or layout.plan.zero >= 2:
+            layout.scatter(self)
 
     def forget(self) -> None:
         """Drop the gradients that are there."""
@@ -189,6 +190,7 @@ class Unit:
             torch.mul(rows, 1.0 / layout.halved, out=piece)
         for each in self.weights:
             each.gradient = None
+        del gradients, rows  # ahead of what comes back
         if layout.ranks == 1:
             self._leaving = row, row, distributed.all_reduce(row, group=layout.ring, async_op=True)
             return
@@ -204,9 +206,9 @@ class Unit:
         work.wait()
         self._leaving, at = None, 0
         for each in self.weights:
-            new = mine[at : at + each.shard.numel()].view(each.shard.shape).float()
-            new *= self.layout.halved / self.layout.plan.data_parallel
-            new = new.to(each.shard.dtype)
+            # A tensor of its own: a part of what is padded would keep all of it.
+            part = mine[at : at + each.shard.numel()].view(each.shard.shape).float()
+            new = (part * (self.layout.halved / self.layout.plan.data_parallel)).to(each.shard.dtype)
             at += each.shard.numel()
             each.shard.grad = new if each.shard.grad is None else each.shard.grad.add_(new)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,21 @@ LLAMA: dict[str, Any] = {
     "precision": "bf16",
 }
 TIED = {**LLAMA, "tied_embeddings": True}
-EIGHT = cluster(pool("a", "A100", 1))
+WHERE = cluster(pool("a", "A100", 1), pool("b", "A100", 1))
 
 
 def flat(zero: int, recompute: str = "full", tp: int = 1, **changes: Any) -> Plan:
     """Two micro-batches of one sequence on each replica of eight devices."""
     whole = group("a", "A100", count=8 // tp, share=2, steps=2, tp=tp)
     return plan("torch", zero, [LAYERS], [(whole,)], recompute=recompute, **changes)
+
+
+def uneven(zero: int) -> Plan:
+    """Two devices that hold four parts of five and one."""
+    both = tuple(
+        replace(group(name, "A100", share=2, steps=2), shard=parts) for name, parts in (("a", 4), ("b", 1))
+    )
+    return plan("torch", zero, [LAYERS], [both], recompute="full")
 
 
 def staged(zero: int, recompute: str = "none", **changes: Any) -> Plan:
@@ -65,6 +75,11 @@ CASES: dict[str, tuple[Plan, dict[str, Any]]] = {
     "divided sequences": (flat(3, cp=2, cp_kind="ulysses"), LLAMA),
     "8-bit moments": (flat(3), {**LLAMA, "optimizer_states": "int8"}),
     "bf16 gradients": (flat(3, "selective"), {**LLAMA, "reduce_dtype": "bf16"}),
+    "fp32": (flat(1), {**LLAMA, "precision": "fp32"}),
+    "fp32 on every device": (flat(0), {**LLAMA, "precision": "fp32"}),
+    "bf16 weights": (flat(3), {**LLAMA, "master_weights": "bf16"}),
+    "unequal shards": (uneven(3), LLAMA),
+    "unequal shards of gradients": (uneven(2), LLAMA),
     "four bits": (flat(3), {**LLAMA, "lora": LoraSpec(rank=16, base="nf4")}),
 }
 
@@ -81,20 +96,20 @@ def tensors(memory: Memory) -> float:
 
 
 def first_ranks(chosen: Plan) -> list[int]:
-    """The first rank of each stage."""
-    devices = chosen.devices // len(chosen.stages)
-    return [index * devices for index in range(len(chosen.stages))]
+    """The first rank of each group of replicas of each stage."""
+    sizes = [each.devices for stage in chosen.stages for each in stage.replicas]
+    return list(accumulate(sizes, initial=0))[:-1]
 
 
 def measured(names: list[str], folder: Path) -> dict[tuple[str, int], int]:
-    """Bytes at the peak of each stage's first rank, by case and stage."""
+    """Bytes at the peak of each group's first rank, by case and group."""
     asked: list[tuple[str, int]] = []
     words: list[str] = []
     for name in names:
         chosen, values = CASES[name]
-        write_folder(emit(chosen, EIGHT, spec(chosen, values)), folder / name)
-        for stage, rank in enumerate(first_ranks(chosen)):
-            asked.append((name, stage))
+        write_folder(emit(chosen, WHERE, spec(chosen, values)), folder / name)
+        for index, rank in enumerate(first_ranks(chosen)):
+            asked.append((name, index))
             words += [str(folder / name), str(rank)]
     command = [sys.executable, "-W", "ignore", "-m", "tests.runtimes.torch.fake_ranks", *words]
     run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -116,6 +131,6 @@ def peaks(
 def test_all_tensors_of_a_step_are_counted(name: str, peaks: dict[tuple[str, int], int]) -> None:
     """At the peak; of two micro-batches, of which the first has no sums before it, rather too much."""
     chosen, values = CASES[name]
-    estimate = Estimator(EIGHT, spec(chosen, values)).estimate(chosen)
-    for index, stage in enumerate(estimate.stages):
-        assert -0.045 < tensors(stage.groups[0].memory) / peaks[name, index] - 1 < 0.06, index
+    estimate = Estimator(WHERE, spec(chosen, values)).estimate(chosen)
+    for index, each in enumerate(each for stage in estimate.stages for each in stage.groups):
+        assert -0.045 < tensors(each.memory) / peaks[name, index] - 1 < 0.06, index
