@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.cost.estimate import estimate
-from planner.emit.interface import emit, write_folder
 from tests.runtimes.torch.test_hetplan_torch import (
     DELTA,
     EXPERTS,
@@ -20,14 +17,13 @@ from tests.runtimes.torch.test_hetplan_torch import (
     equals_one_process,
     outcomes,
     recomputed,
-    run_all,
     train_all,
     trained_quickly,
     two_ranks,
     uneven,
 )
 from tests.training.once import asked, once
-from tests.worlds import GPUS, gpt, group, plan
+from tests.worlds import group, plan
 
 torch = pytest.importorskip("torch")
 
@@ -102,37 +98,3 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_equals_one_process(trained: Trained, case: Case) -> None:
     """Losses, and weights in a checkpoint, of three clipped steps are those of the whole batch."""
     equals_one_process(trained, case)
-
-
-@pytest.mark.slow
-def test_ranks_take_the_memory_that_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Peaks of two processes with 80 M parameters: what unequal shards add to one and take from the other."""
-    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
-        monkeypatch.setenv(name, "65536")
-    spec = gpt(
-        layers=6, hidden=1024, heads=16, vocab=2000, sequence_length=64, global_batch=4, precision="fp32"
-    )
-    able = {name: GPUS[name].model_copy(update={"tflops": {"fp32": 10.0}}) for name in ("A100", "T4")}
-    measured, predicted = {}, {}
-    for parts in ((1, 1), (4, 1)):
-        groups = (group("big", "A100", share=2, steps=2), group("small", "T4", share=2, steps=2))
-        replicas = tuple(replace(each, shard=part) for each, part in zip(groups, parts, strict=True))
-        chosen = plan("torch", 3, [6], [replicas])
-        folder = tmp_path / str(parts[0])
-        write_folder(emit(chosen, two_ranks(able), spec), folder)
-        (folder / "arguments.json").write_text('["--steps", "2"]')
-        peaks = []
-        for _ in range(2):
-            # A busy machine delays what is on its way, and so what it takes until it is there.
-            run_all([folder], tmp_path / "log", ranks=2)
-            peaks.append([int((folder / f"peak-{rank}").read_text()) for rank in range(2)])
-        measured[parts] = [min(each) for each in zip(*peaks, strict=True)]
-        memories = [each.memory for each in estimate(chosen, two_ranks(able), spec).stages[0].groups]
-        predicted[parts] = [each.used_bytes - each.runtime_bytes for each in memories]
-    for rank in range(2):
-        moved = measured[4, 1][rank] - measured[1, 1][rank]
-        wanted = predicted[4, 1][rank] - predicted[1, 1][rank]
-        # What processes take beside the tensors differs between machines, and by a tenth between two starts.
-        assert moved == pytest.approx(wanted, abs=0.17 * predicted[1, 1][rank])
-        usual = measured[1, 1][rank] / predicted[1, 1][rank]
-        assert 0.7 < measured[4, 1][rank] / predicted[4, 1][rank] < 1.15 * max(1.0, usual)
