@@ -17,7 +17,8 @@ torch = pytest.importorskip("torch")
 from planner.training import example_fp8  # noqa: E402
 from planner.training.example_fp8 import Fp8Linear, cast, fp8_product, use_fp8  # noqa: E402
 from planner.training.example_model import Layer, Linear, shape_of  # noqa: E402
-from tests.training.test_memory import GPT, LLAMA, Held, spec  # noqa: E402
+from tests.training.held import Held  # noqa: E402
+from tests.training.test_memory import GPT, LLAMA, spec  # noqa: E402
 
 RESOLUTION = {"forward": 0.04, "backward": 0.08}
 """Half of 2^-3 and of 2^-2 of an element, in the mean over many, of two factors."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import pytest
@@ -10,11 +9,6 @@ import pytest
 from tests.quick import every, first
 
 torch = pytest.importorskip("torch")
-
-from torch.distributed._functional_collectives import AsyncCollectiveTensor  # noqa: E402
-from torch.distributed.tensor import DTensor  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from planner.cost.memory import (  # noqa: E402
     PLAIN_LOGIT_BYTES,
@@ -34,49 +28,13 @@ from planner.training.example_model import (  # noqa: E402
     shape_of,
 )
 from planner.training.hetplan_loss import chunked_losses, mean_loss, plain_losses  # noqa: E402
+from tests.training.held import Held  # noqa: E402
 from tests.worlds import model  # noqa: E402
 
 TOKENS = 2 * 128
 WIDE: dict[str, Any] = {"hidden": 256, "heads": 8, "kv_heads": 8, "head_dim": 32, "ffn": 1024}
 LLAMA = {**WIDE, "kv_heads": 2, "gated_mlp": True, "norm": "layer"}
 GPT = {**WIDE, "learned_positions": 128, "dropout": False}
-
-
-def on_rank(tensor: Any) -> Any:
-    """What this rank has of a tensor."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return local.elem if isinstance(local, AsyncCollectiveTensor) else local
-
-
-class Held(TorchDispatchMode):  # type: ignore[misc]
-    """Counts the bytes of all storages that operations make, for as long as somebody holds them."""
-
-    def __init__(self, *there: Any) -> None:
-        """Without what is there before."""
-        super().__init__()
-        self.now: int = 0
-        self.most: int = 0
-        storages = [on_rank(each).untyped_storage() for each in there]
-        self._there = storages
-        self._known: Any = weakref.WeakValueDictionary({each._cdata: each for each in storages})
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
-        for each in tree_leaves(made):
-            if isinstance(each, torch.Tensor):
-                self._hold(on_rank(each).untyped_storage())
-        return made
-
-    def _hold(self, storage: Any) -> None:
-        if storage._cdata in self._known:
-            return
-        self._known[storage._cdata] = storage
-        self.now += storage.nbytes()
-        self.most = max(self.most, self.now)
-        weakref.finalize(storage, self._let_go, storage.nbytes())
-
-    def _let_go(self, size: int) -> None:
-        self.now -= size
 
 
 MIXTURE = {**LLAMA, "experts": {"number": 8, "top_k": 2, "ffn": 768, "shared_ffn": 256}}

@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,46 +20,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining.stage import InferenceMode
-from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tests.training.folder_modules import train_of
+from tests.training.held import Held
 
 STEPS = 2
-
-
-class Storages(TorchDispatchMode):  # type: ignore[misc]
-    """Counts the bytes of all storages that operations make, for as long as somebody holds them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.most = 0
-        self._sizes: dict[int, int] = {}
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
-        for each in tree_leaves(made):
-            local = each.to_local() if isinstance(each, DTensor) else each
-            if isinstance(local, torch.Tensor) and not local.is_meta:
-                self.see(local.untyped_storage())
-        return made
-
-    def see(self, storage: Any, *, new: bool = True) -> None:
-        """A storage of a size that may be another than before; one that is not ``new`` is known."""
-        key, size = storage._cdata, storage.nbytes()
-        if key not in self._sizes:
-            if not new:
-                return
-            weakref.finalize(storage, self._let_go, key)
-        self.now += size - self._sizes.get(key, 0)
-        self._sizes[key] = size
-        self.most = max(self.most, self.now)
-
-    def _let_go(self, key: int) -> None:
-        self.now -= self._sizes.pop(key)
 
 
 class FusedNorm(torch.autograd.Function):  # type: ignore[misc]
@@ -93,7 +60,7 @@ class FlashAttention(torch.autograd.Function):  # type: ignore[misc]
         return tuple(torch.empty_like(each) for each in context.saved_tensors[:3])
 
 
-def set_up(storages: Storages) -> None:
+def set_up(held: Held) -> None:
     """Replace what fake tensors cannot do, and what processors do in another way."""
     for name in ("__getitem__", "__init__", "get_group", "get_local_rank", "size"):
         setattr(DeviceMesh, name, really(getattr(DeviceMesh, name)))
@@ -101,7 +68,7 @@ def set_up(storages: Storages) -> None:
 
     def resized(storage: Any, size: int) -> Any:
         result = resize(storage, size)
-        storages.see(storage, new=False)
+        held.see(storage, new=False)
         return result
 
     def swapped(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -132,7 +99,7 @@ def really(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def peak(folder: Path, rank: int, storages: Storages) -> int:
+def peak(folder: Path, rank: int, held: Held) -> int:
     """Bytes at the peak of the last of a few steps."""
     table = json.loads((folder / "batches.json").read_text())
     world = table["world_size"]
@@ -149,8 +116,8 @@ def peak(folder: Path, rank: int, storages: Storages) -> int:
     if plan.recompute != "selective":  # which knows the operation of a processor by name
         functional.scaled_dot_product_attention = lambda *each, is_causal: FlashAttention.apply(*each)
     gc.collect()  # what the rank before has left
-    before = storages.now
-    with FakeTensorMode(allow_non_fake_inputs=True), storages:
+    before = held.now
+    with FakeTensorMode(allow_non_fake_inputs=True), held:
         chunks = train.parts_of(shape, plan, options.seed, train.placing(layout, shape), sharing)
         for each in chunks:
             layout.shard(each)
@@ -162,23 +129,23 @@ def peak(folder: Path, rank: int, storages: Storages) -> int:
             gradients = train.whole_gradients(layout, model, chunks[0], shape, options, scale, sharing)
         optimizer = train.make_optimizer(model, shape, options)
         for step in range(STEPS):
-            storages.most = storages.now
+            held.most = held.now
             gradients(step)
             layout.clip(model.parameters(), config["clip"], scale.value)
             optimizer.step()
             optimizer.zero_grad()
     functional.scaled_dot_product_attention = attention
     distributed.destroy_process_group()
-    return storages.most - before
+    return held.most - before
 
 
 def main() -> None:
     """A line for each rank that is asked for."""
-    storages = Storages()
-    set_up(storages)
+    held = Held()
+    set_up(held)
     asked = iter(sys.argv[1:])
     for folder, rank in zip(asked, asked, strict=True):
-        print(peak(Path(folder), int(rank), storages), flush=True)  # noqa: T201
+        print(peak(Path(folder), int(rank), held), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

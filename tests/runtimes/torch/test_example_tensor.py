@@ -21,7 +21,8 @@ from torch.distributed.tensor.debug import CommDebugMode  # noqa: E402
 
 from planner.runtimes.torch.example_tensor import split  # noqa: E402
 from planner.training.example_model import Kind, Layer, shape_of  # noqa: E402
-from tests.training.test_memory import GPT, LLAMA, TOKENS, Held  # noqa: E402
+from tests.training.held import Held  # noqa: E402
+from tests.training.test_memory import GPT, LLAMA, TOKENS  # noqa: E402
 from tests.training.test_memory import spec as of_128_tokens  # noqa: E402
 
 
