@@ -200,8 +200,8 @@ class Rings(Ring):
 
 
 def sharing(device_type: DeviceType) -> int:
-    """Devices that share what carries their traffic inside a node: all of a bus, else one."""
-    return device_type.per_node // device_type.nodes_each if device_type.intra_shared else 1
+    """Devices that share what carries their traffic inside a node: those of all types on a bus, else one."""
+    return device_type.host.devices if device_type.intra_shared else 1
 
 
 def inside_rate(device_type: DeviceType, calibration: Calibration) -> float:

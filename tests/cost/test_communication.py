@@ -19,6 +19,7 @@ from planner.calibration.values import (
     Link,
     LinkPoint,
 )
+from planner.catalog import IntraNodeSpec
 from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
@@ -29,6 +30,7 @@ from planner.cost.communication import (
     carried_rates,
     crossing_rings,
     data_ring,
+    inside_rate,
     tensor_ring,
 )
 from planner.cost.measured_curves import LinkCurves
@@ -651,6 +653,18 @@ def test_stages_on_one_node_and_on_two_are_not_on_the_same() -> None:
         found = send([first], [last], 1e8, topology, ASSUMED)
         assert found.link != "node"
         assert found.seconds >= least_send([first], [last], 1e8, topology, ASSUMED)
+
+
+def test_devices_of_all_types_of_a_node_share_its_bus() -> None:
+    """Two and two are as many as four: each has a quarter."""
+    bus = IntraNodeSpec(bandwidth_gBps=16, shared=True)
+    rates = {}
+    for devices in (("A100",) * 4, ("A100", "A100", "V100", "V100"), ("A100", "V100", "V100", "V100")):
+        node = pool("a").model_copy(update={"intra_node": bus, "devices": devices})
+        rates[devices] = [inside_rate(each, ASSUMED) for each in Topology(cluster(node)).device_types]
+    assert {rate / 4e9 for each in rates.values() for rate in each} == {
+        ASSUMED.family("ampere").link_efficiency
+    }
 
 
 def test_of_equally_slow_hops_the_one_between_nodes_counts() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from planner.calibration.values import ASSUMED
 from planner.catalog import IntraNodeSpec
 from planner.cluster.spec import ClusterSpec
+from planner.cluster.topology import Topology
+from planner.cost.communication import inside_rate
 from planner.search.objectives.candidates import sub_cluster_candidates
 from tests.worlds import cluster, gpt, pool
 
@@ -90,3 +93,16 @@ def test_a_part_of_a_node_has_its_share_of_a_shared_bus() -> None:
     spec = cluster(pool("a").model_copy(update={"intra_node": bus}))
     half = next(sub for sub in sub_cluster_candidates(spec, MODEL) if sub.total == 4)
     assert half.cluster.pools[0].intra_node.bandwidth_gBps == 8
+
+
+def test_a_part_of_a_node_with_two_types_has_its_share_of_a_shared_bus() -> None:
+    """Devices of both types are on the bus: three of six are as fast as they are on the whole node."""
+    bus = IntraNodeSpec(bandwidth_gBps=18, shared=True)
+    mixed = pool("a").model_copy(update={"intra_node": bus, "devices": ("A100",) * 2 + ("V100",) * 4})
+    spec = cluster(mixed)
+    half = next(
+        sub for sub in sub_cluster_candidates(spec, MODEL) if len(sub.devices) == 2 and sub.total == 3
+    )
+    for where in (spec, half.cluster):
+        rates = {inside_rate(each, ASSUMED) for each in Topology(where).device_types}
+        assert rates == {3e9 * ASSUMED.family("ampere").link_efficiency}

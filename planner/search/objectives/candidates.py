@@ -195,8 +195,8 @@ def _bus(pool: PoolSpec, kept: tuple[str, ...], model: ModelSpec) -> IntraNodeSp
     that would make other traffic slower than on the whole node the bus stays: the part may only be too fast.
     """
     link = pool.intra_node
-    slower = len(set(kept)) > 1 or (model.embeds_twice and not pool.nics)
+    slower = model.embeds_twice and not pool.nics
     if not link.shared or slower:
         return link
-    share = len(kept) / pool.devices.count(kept[0])
+    share = len(kept) / len(pool.devices)
     return link.model_copy(update={"bandwidth_gBps": link.bandwidth_gBps * share})
