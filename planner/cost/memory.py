@@ -950,7 +950,7 @@ def working_bytes(model: ModelSpec, load: Load) -> float:
     nothing is there before the backward of the feed-forward is over, so the larger of both counts. Eager scans have
     what lies between their operations, and attention to divided sequences what it receives.
     """
-    layer = 0.0
+    layer = attending = 0.0
     for run in (LayerRun(1, model),) if not model.unlike else _held_runs(model, load):
         kind, inputs = run.kind, _inputs(load, run)
         own = _again(kind, inputs)
@@ -968,7 +968,8 @@ def working_bytes(model: ModelSpec, load: Load) -> float:
             length = model.training.sequence_length
             own += load.micro_batch * length * scan_bytes(kind.carried, length) / load.tp
         layer = larger(layer, own)
-    return layer + _attending(model, load)
+        attending = larger(attending, _attending(kind, inputs, met))
+    return layer + attending
 
 
 def _again(kind: ModelSpec, load: Load) -> float:
@@ -985,27 +986,37 @@ def _held_runs(model: ModelSpec, load: Load) -> tuple[LayerRun, ...]:
     return (*(model.runs or (LayerRun(1, model),)), *ends)
 
 
-def _attending(model: ModelSpec, load: Load) -> float:
-    """Bytes of one layer while it attends to the parts of sequences that other replicas have.
+def _attending(kind: ModelSpec, load: Load, met: float) -> float:
+    """Bytes of a layer while it attends to the parts of sequences that other replicas have.
 
     Transformer Engine keeps the keys and values and the outputs of all turns of a ring until it adds these up
-    (``AttnFuncWithCPAndKVP2P``). All-to-alls receive what they send: queries, keys, values, outputs.
+    (``AttnFuncWithCPAndKVP2P``). All-to-alls receive what they send: queries, keys, values, outputs. A ring of plain
+    torch has, in its backward, sums of gradients of queries in fp32, the keys, values and gradients of a turn for every
+    head, and two of each that come and go. In plain torch, what the feed-forward had where ``met`` gradients met is
+    gone by then.
     """
     ways = load.context.ways
-    if ways == 1:
+    if ways == 1 or not kind.attends:
         return 0.0
-    outputs, pairs = model.output_width, model.pair_width
-    queries = model.heads * model.head_dim
-    elements = ways * (outputs + pairs) if load.context.kind == "ring" else queries + outputs + pairs
-    tokens = load.micro_batch * model.training.sequence_length
-    return ELEMENT_BYTES[model.training.precision] * tokens * elements / load.tp
+    outputs, pairs = kind.output_width, kind.pair_width
+    queries = kind.heads * kind.head_dim
+    token_bytes = (
+        ELEMENT_BYTES[kind.training.precision] * load.micro_batch * kind.training.sequence_length / load.tp
+    )
+    received = queries + outputs + pairs
+    if not load.eager:
+        return token_bytes * (ways * (outputs + pairs) if load.context.kind == "ring" else received)
+    there = 7 * queries + 4 * pairs if load.context.kind == "ring" else received
+    gone = met + token_bytes * (4 if kind.gated_mlp else 2) * kind.common_ffn
+    return larger(0.0, token_bytes * there - gone)
 
 
 def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:
     if model.runs:
         return sum(run.layers * _layer_activations(run.kind, load, recompute) for run in model.runs)
     measured = load.activation_ratio if recompute == "none" else 1.0
-    return measured * activation_bytes_per_layer(
+    kept = _divided_attention(model, load) if recompute == "none" else 0.0
+    return kept + measured * activation_bytes_per_layer(
         model,
         tp=load.tp,
         micro_batch=load.micro_batch,
@@ -1015,6 +1026,22 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
         eager=load.eager,
         folding=load.folding if model.experts else WHOLE_EXPERTS,
     )
+
+
+def _divided_attention(kind: ModelSpec, load: Load) -> float:
+    """Bytes that attention of plain torch to divided sequences keeps more than to whole ones, or less.
+
+    All-to-alls keep outputs as they were made and as they came back; a ring has no copies of keys and values for every
+    head.
+    """
+    if load.context.ways == 1 or not load.eager or not kind.attends:
+        return 0.0
+    token_bytes = (
+        ELEMENT_BYTES[kind.training.precision] * load.micro_batch * kind.training.sequence_length / load.tp
+    )
+    if load.context.kind == "ulysses":
+        return token_bytes * kind.output_width
+    return -token_bytes * kind.pair_width * (kind.heads / kind.kv_heads - 1)
 
 
 def _logits(model: ModelSpec, load: Load, working: float, units: UnitBuffers) -> float:

@@ -1007,8 +1007,9 @@ class Pricer:
         size, tokens = device.size, sequences * self.model.training.sequence_length
         pairs = size * tokens * self.model.pair_width / tp
         outputs = size * tokens * self.model.output_width / tp
-        again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
+        eager = self.target.eager_layers
         if self.context.kind == "ulysses":
+            again = recompute == "full" or (recompute == "selective" and eager)
             moved = partial(
                 all_to_all_seconds,
                 *among,
@@ -1034,11 +1035,14 @@ class Pricer:
         forward, hidden = self.traffic.exposed(send(pairs), turn)
         # Keys and values go around with their gradients.
         backward, hidden_back = self.traffic.exposed(send(2 * pairs), 2.5 * turn)
-        # Outputs of all turns are added up, and in the backward the gradients.
-        adding = device.stream(3 * ways * outputs, 2 * ways)
-        adding_back = device.stream(3 * ways * (outputs + pairs), 4 * ways)
+        # Outputs of all turns are added up, and in the backward the gradients: plain torch does so one by one, in fp32.
+        streams = 7 if eager else 3
+        adding = device.stream(streams * ways * outputs, 2 * streams // 3 * ways)
+        adding_back = device.stream(streams * ways * (outputs + pairs), 4 * streams // 3 * ways)
         steps = ways - 1
         on_forward = steps * forward + adding
+        # With selective recomputation attention is kept, ring and all.
+        again = recompute == "full"
         return replace(
             price,
             context_forward=on_forward,

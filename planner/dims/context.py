@@ -123,7 +123,7 @@ def _divided(plan: Plan, cp: int) -> Plan:
 def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp: int) -> Iterator[str]:
     """What keeps a target from dividing the model's sequences so, on replicas of ``tp`` devices."""
     length, cp = model.training.sequence_length, context.ways
-    pieces = cp * target.context_pieces
+    pieces = cp * (2 if context.kind == "ring" else target.context_pieces)
     if length % pieces:
         yield f"{pieces} pieces for cp {cp} do not divide the sequence length {length}"
     elif target.sequence_parallel and tp > 1 and length % tp == 0 and length // cp % tp:

@@ -31,7 +31,7 @@ from planner.targets import PLAIN_TORCH
 
 MODULES = (
     *("hetplan_smoke", "smoke_run", "smoke_device", "smoke_measure"),
-    *("example_model", "example_adapters", "example_context", "example_experts"),
+    *("example_model", "example_adapters", "example_context", "example_ring", "example_experts"),
     *("example_state", "hetplan_loss", "hetplan_runtime"),
 )
 """Of the example's those that its layer needs."""

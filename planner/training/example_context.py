@@ -1,7 +1,8 @@
-"""Sequences divided over replicas: each has a part of the tokens, and of attention a part of the heads (Ulysses).
+"""Sequences divided over replicas, which have some of the tokens each and attend to those of all.
 
-Queries, keys and values of all tokens come together for some of the heads, which attend as usual; what they make of
-them goes back to the replicas that have the tokens (arXiv:2309.14509, section 3).
+Either queries, keys and values of all tokens come together for some of the heads, which attend as usual, and what they
+make of them goes back to the replicas that have the tokens (Ulysses, arXiv:2309.14509, section 3); or keys and values
+go around (``example_ring``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
+from planner.training.example_ring import ring_attention
 from planner.training.hetplan_runtime import RankPlan
 
 
@@ -21,17 +23,23 @@ class Sharing:
     def __init__(self, ways: int = 1, place: int = 0, group: Any = None) -> None:
         self.ways, self.place, self.group = ways, place, group
 
+    def pieces(self, length: int) -> list[slice]:
+        """Where the tokens of a part of that length stand in the sequence."""
+        return [slice(self.place * length, (self.place + 1) * length)]
+
     def part(self, tokens: torch.Tensor) -> torch.Tensor:
         """This rank's tokens of whole sequences, [sequence][position]."""
-        return tokens.chunk(self.ways, dim=1)[self.place].contiguous()
+        return torch.cat([tokens[:, each] for each in self.pieces(tokens.shape[1] // self.ways)], dim=1)
 
     def positions(self, length: int, device: torch.device) -> torch.Tensor:
         """Positions of the tokens of a part of that length."""
-        return torch.arange(self.place * length, (self.place + 1) * length, device=device)
+        pieces = self.pieces(length)
+        return torch.cat([torch.arange(each.start, each.stop, device=device) for each in pieces])
 
     def rows(self, table: Any, length: int) -> Any:
         """The rows of a table of positions for them: slices, which a table may be that is spread over ranks."""
-        return table[self.place * length : (self.place + 1) * length]
+        rows = [table[each] for each in self.pieces(length)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool, sinks: Any = None
@@ -61,6 +69,23 @@ class Sharing:
         if sinks is not None or query.shape[-1] != value.shape[-1]:
             return _widened(query, key, value, causal, sinks)
         mixed: torch.Tensor = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+        return mixed
+
+
+class Around(Sharing):
+    """Replicas among which keys and values go around; each has the n-th piece of a sequence from either end."""
+
+    def pieces(self, length: int) -> list[slice]:
+        """Two, which leave every replica as many scores to compute."""
+        half, last = length // 2, 2 * self.ways - 1 - self.place
+        return [slice(place * half, (place + 1) * half) for place in (self.place, last)]
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool, sinks: Any = None
+    ) -> torch.Tensor:
+        """The same; no plan passes models around that have no causal mask, or sinks."""
+        pair = torch.cat((key, value), dim=-1)
+        mixed: torch.Tensor = ring_attention(query, pair, self.group.group_name)[0]
         return mixed
 
 
@@ -146,7 +171,7 @@ def sharing_of(plan: RankPlan) -> Sharing:
     groups = grid.transpose(1, 2).reshape(-1, ways).tolist()
     group, _ = torch.distributed.new_subgroups_by_enumeration(groups)
     place = next(members.index(plan.rank) for members in groups if plan.rank in members)
-    return Sharing(ways, place, group)
+    return (Around if plan.context_kind == "ring" else Sharing)(ways, place, group)
 
 
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]

@@ -25,6 +25,7 @@ from planner.training.example_adapters import (
 )
 from planner.training.example_context import ALONE, Sharing
 from planner.training.example_experts import ALL, Owners
+from planner.training.example_ring import AROUND
 from planner.training.example_state import State, StateShape
 from planner.training.hetplan_loss import Losses, chunked_losses, mean_loss, plain_losses
 
@@ -469,14 +470,17 @@ PRODUCTS = tuple(
     for name in ("mm", "addmm", "_scaled_mm_v2")
     if hasattr(torch.ops.aten, name)
 )
-ATTENTION = tuple(
-    getattr(torch.ops.aten, name).default
-    for name in (
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_flash_attention_for_cpu",
-    )
+ATTENTION = (
+    *(
+        getattr(torch.ops.aten, name).default
+        for name in (
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_flash_attention_for_cpu",
+        )
+    ),
+    AROUND,
 )
 
 

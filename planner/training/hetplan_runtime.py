@@ -124,6 +124,8 @@ class RankPlan:
     """Consecutive replicas that share one copy of what ZeRO shards; None: all of them."""
     context_parallel: int = 1
     """Consecutive replicas that share the tokens of their sequences, a part each."""
+    context_kind: str = "ulysses"
+    """How they attend to each other's: by parts of the heads (``ulysses``) or around a ring (``ring``)."""
     expert_parallel: int = 1
     """Consecutive replicas that have some of the experts of each layer, each others."""
     sync: SyncPlan | None = None
@@ -512,6 +514,7 @@ def load(path: str | os.PathLike[str] | None = None, rank: int | None = None) ->
         grid=tuple(each["rank"] for each in sorted(table["ranks"], key=_place)),
         shard_size=table.get("shard_size"),
         context_parallel=table.get("context_parallel", 1),
+        context_kind=table.get("context_kind", "ulysses"),
         expert_parallel=table.get("expert_parallel", 1),
         sync=_sync(table.get("sync")),
         backup=table.get("backup", 0),

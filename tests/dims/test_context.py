@@ -74,6 +74,11 @@ def divided(*, dp: int = 8, tp: int = 1, cp: int = 4, gpu: str = "A100", **chang
         (
             divided(target="torch", cp_kind="ulysses", dp=16, cp=16),
             long(),
+            "cp 16 x tp 1 does not divide the 8 key/value heads, expected cp_kind ring",
+        ),
+        (
+            divided(target="deepspeed", cp_kind="ulysses", dp=16, cp=16),
+            long(),
             "cp 16 x tp 1 does not divide the 8 key/value heads, expected a divisor",
         ),
         (

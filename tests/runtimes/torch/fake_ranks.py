@@ -60,6 +60,23 @@ class FlashAttention(torch.autograd.Function):  # type: ignore[misc]
         return tuple(torch.empty_like(each) for each in context.saved_tensors[:3])
 
 
+def seen_inside(ring: Any) -> Any:
+    """Attention around a ring of which the operations are seen, where the program has a single one."""
+
+    class Ring(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, *inputs: Any) -> Any:
+            output = ring._around(*inputs)
+            ring._kept(context, inputs, output)
+            return output
+
+        @staticmethod
+        def backward(context: Any, *gradients: torch.Tensor) -> Any:
+            return ring._gradients(context, *gradients)
+
+    return Ring.apply
+
+
 def set_up(held: Held) -> None:
     """Replace what fake tensors cannot do, and what processors do in another way."""
     for name in ("__getitem__", "__init__", "get_group", "get_local_rank", "size"):
@@ -113,8 +130,10 @@ def peak(folder: Path, rank: int, held: Held) -> int:
     layout, sharing = train.layout_of(plan, *formats, False), train.sharing_of(plan)
     layout._start_alike = lambda module: None
     attention = functional.scaled_dot_product_attention
-    if plan.recompute != "selective":  # which knows the operation of a processor by name
+    if plan.recompute != "selective":  # which knows operations by name
         functional.scaled_dot_product_attention = lambda *each, is_causal: FlashAttention.apply(*each)
+        context: Any = sys.modules["example_context"]
+        context.ring_attention = seen_inside(sys.modules["example_ring"])
     gc.collect()  # what the rank before has left
     before = held.now
     with FakeTensorMode(allow_non_fake_inputs=True), held:

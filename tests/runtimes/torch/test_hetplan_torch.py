@@ -250,11 +250,13 @@ def over_nodes(zero: int, devices: int, *, tp: int, stages: int = 1, **changes: 
     return Case(name, chosen, model(chosen.global_batch, layers=3, **changes), where)
 
 
-def divided(zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, **changes: Any) -> Case:
+def divided(
+    zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, kind: str = "ulysses", **changes: Any
+) -> Case:
     """Sequences over two ranks or four; without a pipeline two pairs have different batches."""
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
-    name = name_of(f"divided-cp{cp}-tp{tp}-pp{stages}", zero, changes)
-    ways = {"cp": cp, "cp_kind": "ulysses"}
+    name = name_of(f"{'ring' if kind == 'ring' else 'divided'}-cp{cp}-tp{tp}-pp{stages}", zero, changes)
+    ways = {"cp": cp, "cp_kind": kind}
     slots = [("big", "A100"), ("small", "T4")]
     if cp * tp == 4:
         where = cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),)))
@@ -562,6 +564,12 @@ OTHERS = [
     uneven(1, optimizer="sgd", tied_embeddings=False, **SWITCH, **EXPERTS),
     named("sizes", pipeline(2, [1, 2], steps=2, optimizer="sgd", **SIZED)),
     divided(0, cp=4, learned_positions=16),
+    divided(0, cp=4, kind="ring", learned_positions=16),
+    divided(3, kind="ring", optimizer="sgd", kv_heads=1),
+    divided(1, stages=2, kind="ring", optimizer="sgd"),
+    divided(1, tp=2, kind="ring", optimizer="sgd"),
+    named("latent", divided(2, kind="ring", optimizer="sgd", **LATENT)),
+    divided(3, kind="ring", optimizer="sgd", precision="bf16"),
     frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
     frozen("nf4", 3, **NF4),
     frozen("nf4-fp16", 3, precision="fp16", **{**LLAMA, **PACKED_BITS}),

@@ -32,6 +32,7 @@ LLAMA: dict[str, Any] = {
     "precision": "bf16",
 }
 TIED = {**LLAMA, "tied_embeddings": True}
+LONG = {**LLAMA, "sequence_length": 32768}
 WHERE = cluster(pool("a", "A100", 1), pool("b", "A100", 1))
 
 
@@ -72,7 +73,10 @@ CASES: dict[str, tuple[Plan, dict[str, Any]]] = {
     "tensor parallel in shards": (flat(3, tp=2, sequence_parallel=True), LLAMA),
     "tensor parallel by all": (flat(1, tp=8, sequence_parallel=True), {**LLAMA, "kv_heads": 16}),
     "groups": (flat(3, shard_size=4), LLAMA),
-    "divided sequences": (flat(3, cp=2, cp_kind="ulysses"), LLAMA),
+    "divided sequences": (flat(3, "none", cp=2, cp_kind="ulysses"), LONG),
+    "around a ring": (flat(3, "none", cp=2, cp_kind="ring"), LONG),
+    "around a ring, attention kept": (flat(3, "selective", cp=4, cp_kind="ring"), LONG),
+    "around a ring of all": (flat(3, cp=8, cp_kind="ring"), {**LONG, "kv_heads": 1}),
     "8-bit moments": (flat(3), {**LLAMA, "optimizer_states": "int8"}),
     "bf16 gradients": (flat(3, "selective"), {**LLAMA, "reduce_dtype": "bf16"}),
     "fp32": (flat(1), {**LLAMA, "precision": "fp32"}),
@@ -86,7 +90,9 @@ CASES: dict[str, tuple[Plan, dict[str, Any]]] = {
 
 def spec(chosen: Plan, values: dict[str, Any]) -> ModelSpec:
     """A model whose steps have the micro-batches of the plan."""
-    return model(chosen.global_batch, LAYERS, **values).trained_with(sequence_length=1024)
+    length = values.get("sequence_length", 1024)
+    others = {name: value for name, value in values.items() if name != "sequence_length"}
+    return model(chosen.global_batch, LAYERS, **others).trained_with(sequence_length=length)
 
 
 def tensors(memory: Memory) -> float:
