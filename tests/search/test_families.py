@@ -137,6 +137,30 @@ def test_a_family_without_a_quick_plan_is_searched_for_one() -> None:
     assert {entry.reason for entry in others} == {"no plan found that fits"}
 
 
+def test_what_a_search_for_any_plan_leaves_open_is_said() -> None:
+    """Its first plan may be far from the best of the family; where time is up before it ends, there may be one."""
+    spec, model = problem()
+    limits = Limits(target="torch")
+    best = search(spec, model, limits=limits, explain=False).best
+    assert best is not None
+    here = "planner.search.explain.families."
+    with patch(f"{here}CheapLook", Blind), patch(f"{here}FAR", 0.0):
+        (_, *others) = (entry for entry in beside(best, spec, model, limits) if ":" in entry.family)
+        assert others
+        slower = [entry for entry in others if entry.scored and slower_by(entry.scored, best) > 0]
+        assert slower
+        assert all(entry.reason.endswith("; hardly searched") for entry in slower)
+        for seconds in (0.0, 60.0):
+            found = FamilyPlans(Estimator(spec, model), limits, Deadline.after(seconds))
+            with (
+                patch(f"{here}first_found", return_value=None),
+                patch(f"{here}SEARCHED_SHARE", 0.0),
+            ):
+                found.look(best)
+            reasons = {entry.reason for entry in found.beside(best)[1:] if ":" in entry.family}
+            assert reasons == ({"no plan found that fits; hardly searched"} if seconds else set())
+
+
 def test_families_that_do_not_fit_say_what_is_missing() -> None:
     """ZeRO-0 needs all states on every device; a pool without the number format has no plan."""
     spec = cluster(pool("a"), pool("b", "V100"))

@@ -59,7 +59,8 @@ def reason_against(loser: Scored, winner: Scored) -> str:
 NOT_FOUND = "no plan found that fits"
 
 HARDLY = "hardly searched"
-"""Said of a plan far from the best, in whose family time was up before a better one was looked for."""
+"""Said of a family where time was up before a better plan than one far from the best, or any plan, was looked for, and
+of such a plan that is the first of a search."""
 
 FAR = 0.5
 """A plan that takes longer than the best by more than this share of its step may be a poor one of its family: the
@@ -110,7 +111,9 @@ class FamilyPlans:
         self._looks: dict[str, CheapLook] = {}
         """Looks whose second part is to come."""
         self._searched: set[str] = set()
-        """Families whose look ended before the deadline."""
+        """Families whose look ended before the deadline, and found a plan where one was found."""
+        self._vain: set[str] = set()
+        """Families in which a search met no plan."""
         self._families = dict(families(limits))
         pools = [pool.name for pool in estimator.cluster.pools]
         self._pools = {f"only {pool}": pool for pool in pools if len(pools) > 1}
@@ -160,6 +163,11 @@ class FamilyPlans:
             if name in self._families and self._without[name] == NOT_FOUND and not self.deadline.struck:
                 part, deadline = self._families[name], self.deadline.part(SEARCHED_SHARE)
                 self._take(name, first_found(self.estimator, part, deadline))
+                # The first plan that fits may be a poor one.
+                if name in self._plans or deadline.struck:
+                    self._searched.discard(name)
+                else:
+                    self._vain.add(name)
         for scored in self._met.plans.values():
             if scored.plan.grid is not None:
                 self._take(family_of(scored), scored)
@@ -196,7 +204,7 @@ class FamilyPlans:
                 for name, scored in plans
             ),
             *(
-                Alternative(family=name, scored=None, chosen=False, reason=reason)
+                Alternative(family=name, scored=None, chosen=False, reason=self._doubted(name, reason))
                 for name, reason in self._without.items()
                 if name not in own and name not in self._plans
             ),
@@ -207,6 +215,11 @@ class FamilyPlans:
         known = name in self._families or name in self._pools
         hardly = known and name not in self._searched and slower_by(scored, best) > FAR
         return f"; {HARDLY}" if hardly else ""
+
+    def _doubted(self, name: str, reason: str) -> str:
+        """The same where a look found no plan and time was up before a search for one ended."""
+        doubted = reason == NOT_FOUND and name in self._families and name not in self._vain
+        return f"{reason}; {HARDLY}" if doubted else reason
 
     def _take(self, name: str, plan: Scored | None) -> None:
         """Keep a plan of a family, which may be one of a single pool as well."""
