@@ -252,20 +252,25 @@ def _meaning(route: str, latencies: Sequence[float], cluster: ClusterSpec) -> st
 def unreachable(topology: Topology) -> list[str]:
     """Pairs of pools that cannot talk, one sentence each; how many more there are."""
     apart, hosts = topology.apart(), HostTopology(topology.cluster)
-    told = [
-        f"{topology.strangers(first, last) or f'{first} and {last} share no fabric and no link'}"
-        f": {_together(hosts.path(first, last).connected)}"
-        for first, last in islice(apart, SHOWN)
-    ]
+    told = []
+    for first, last in islice(apart, SHOWN):
+        strange = topology.strangers(first, last)
+        why = strange or f"{first} and {last} share no fabric and no link"
+        told.append(f"{why}: {_together(hosts.path(first, last).connected, strange=bool(strange))}")
     more = sum(1 for _ in apart)
     return [*told, f"the same holds for {more:,} more pairs of pools"] if more else told
 
 
-def _together(hosts_talk: bool) -> str:
+def _together(hosts_talk: bool, *, strange: bool) -> str:
     """What pools whose devices cannot talk can still do together."""
+    islands = "only plans with islands use both in one job (--allow-local-sgd, --allow-compression)"
     if hosts_talk:
-        return "only plans with islands use both in one job (--allow-local-sgd, --allow-compression)"
-    return "no plan can use both in one job"
+        return islands
+    return (
+        f"{islands}, which need an Ethernet between their hosts"
+        if strange
+        else "no plan can use both in one job"
+    )
 
 
 ASSUMED_CONSTANTS = "default constants, not measured"

@@ -30,6 +30,7 @@ MIXED = cluster(
 )
 """Two nodes on one fabric."""
 WHY = "green needs NCCL and red RCCL: no communicator holds devices of both"
+ISLANDS = "only plans with islands use both in one job (--allow-local-sgd, --allow-compression)"
 
 
 def test_no_path_between_them() -> None:
@@ -37,7 +38,8 @@ def test_no_path_between_them() -> None:
     topology = Topology(MIXED)
     assert not topology.path("green", "red").connected
     assert list(topology.apart()) == [("green", "red")]
-    assert unreachable(topology) == [f"{WHY}: no plan can use both in one job"]
+    (told,) = unreachable(topology)
+    assert told == f"{WHY}: {ISLANDS}, which need an Ethernet between their hosts"
     unknown = MIXED.model_copy(update={"gpus": {**MIXED.gpus, "A100": GPUS["A100"]}})
     assert Topology(unknown).path("green", "red").connected
 
@@ -45,8 +47,7 @@ def test_no_path_between_them() -> None:
 def test_islands_use_both_where_their_hosts_share_an_ethernet() -> None:
     """The warning names the options instead of denying that both can be in one job."""
     ethernet = {name: FabricSpec(kind="ethernet", latency_us=30.0) for name in MIXED.fabrics}
-    islands = "only plans with islands use both in one job (--allow-local-sgd, --allow-compression)"
-    assert unreachable(Topology(MIXED.model_copy(update={"fabrics": ethernet}))) == [f"{WHY}: {islands}"]
+    assert unreachable(Topology(MIXED.model_copy(update={"fabrics": ethernet}))) == [f"{WHY}: {ISLANDS}"]
 
 
 def test_plans_over_both_are_refused() -> None:
