@@ -32,7 +32,8 @@ class FrozenParts(Dimension):
             yield Fault(("schedule",), text)
         for path, group in groups_of(plan):
             if group.tp > 1 and not splits_frozen(target, model):
-                text = f"{target.name} trains {what} without tensor parallelism, expected 1, got {group.tp}"
+                whole = undivided_text(target, model)
+                text = f"{target.name} trains {whole} without tensor parallelism, expected 1, got {group.tp}"
                 yield Fault((*path, "tp"), text)
         for number, stage in enumerate(plan.stages):
             if stage.recompute == "selective":
@@ -63,6 +64,12 @@ def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:
         return False
     able = ("linear", "all") if not model.in_four_bits else ("all",)
     return not model.frozen or target.splits_frozen in able
+
+
+def undivided_text(target: Capabilities, model: ModelSpec) -> str:
+    """What of such a model a target does not divide: scales of scales alone, where it divides four bits."""
+    double = model.training.lora is not None and model.training.lora.base == "nf4-double"
+    return "adapters on nf4-double" if double and target.splits_frozen == "all" else frozen_text(model)
 
 
 def moves_frozen(target: Capabilities, model: ModelSpec) -> bool:

@@ -424,10 +424,14 @@ def test_blocks_of_four_bits_are_not_torn() -> None:
     assert refused("torch", 8192, "nf4") == refused("torch", 8192 + 32 * 4, None) == []
     assert refused("torch", 8192 + 32 * 4, "nf4") == [f"{torn}expected whole ones with base nf4"]
     assert refused("deepspeed", 8192, None) == []
-    cannot: tuple[tuple[str, BaseFormat], ...] = (("deepspeed", "nf4"), ("torch", "nf4-double"))
-    for target, base in cannot:
+    cannot: tuple[tuple[str, BaseFormat, str], ...] = (
+        ("deepspeed", "nf4", "four bits"),
+        ("deepspeed", "nf4-double", "four bits"),
+        ("torch", "nf4-double", "nf4-double"),
+    )
+    for target, base, what in cannot:
         assert refused(target, 8192, base) == [
-            f"{target} trains adapters on four bits without tensor parallelism, expected 1, got 4"
+            f"{target} trains adapters on {what} without tensor parallelism, expected 1, got 4"
         ]
     degrees = [
         tp_degrees(row_of("torch"), None, model, Topology(where).device_types)

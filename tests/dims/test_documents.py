@@ -420,6 +420,11 @@ def test_families_say_what_rules_them_out() -> None:
             "deepspeed: data + tensor",
             "not with adapters on four bits",
         ),
+        (
+            gpt(global_batch=16, lora=LoraSpec(rank=8, base="nf4-double")),
+            "torch: data + tensor",
+            "not with adapters on nf4-double",
+        ),
     ):
         result = search(WHERE, spec, limits=Limits())
         assert {entry.family: entry.reason for entry in result.alternatives}[family] == what

@@ -10,7 +10,7 @@ from planner.cost.estimate import Estimator
 from planner.cost.values import CAUSES
 from planner.dims.context import contexts
 from planner.dims.tensor import indivisible, splits, undivided_because
-from planner.dims.trained import frozen_text, lack, splits_frozen
+from planner.dims.trained import lack, splits_frozen, undivided_text
 from planner.model.spec import ModelSpec
 from planner.plan.checks import unchosen
 from planner.search.data_parallel import choices as data_parallel_choices
@@ -283,7 +283,7 @@ def undivided(model: ModelSpec, limits: Limits) -> str | None:
     """What of a model no target of a search divides over replicas of several devices, where its limits ask for them."""
     tensor = limits.tp is not None and 1 not in limits.tp
     if tensor and not any(splits_frozen(row, model) for row in targets_of(limits)):
-        return frozen_text(model)
+        return undivided_text(targets_of(limits)[0], model)
     if tensor and model.training.preference is not None:
         return "pairs of answers"
     if tensor and model.experts is not None and all(row.experts != "parallel" for row in targets_of(limits)):

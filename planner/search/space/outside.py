@@ -16,7 +16,7 @@ from planner.dims.offloading import OPTIMIZER_PARTS, are_superchips, has_nvme, n
 from planner.dims.pipeline import MAX_INTERLEAVE
 from planner.dims.sharding import MAX_SHARD_NODES, holds_groups
 from planner.dims.tensor import splits, splits_sequence
-from planner.dims.trained import dealt_whole, frozen_text, splits_frozen
+from planner.dims.trained import dealt_whole, frozen_text, splits_frozen, undivided_text
 from planner.dims.zero_plus import ROUNDED
 from planner.frozen import record
 from planner.model.spec import ModelSpec
@@ -204,7 +204,7 @@ class _Left:
             if any(divides(schedule) for schedule in row.schedules):
                 yield f"schedules that divide the backward with {frozen_text(model)}"
             if row.tensor_parallel != "none" and not splits_frozen(row, model):
-                yield f"tensor parallelism with {frozen_text(model)}"
+                yield f"tensor parallelism with {undivided_text(row, model)}"
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"
