@@ -22,7 +22,7 @@ from planner.errors import SpecError, UsageError
 from planner.files.document import Document
 from planner.files.fields import written
 from planner.files.nodes import YamlError, parse
-from planner.files.short_lists import compress_hosts
+from planner.files.short_lists import compress_hosts, split_times
 from planner.files.writing import dump
 from planner.ranges import NODES
 
@@ -93,13 +93,18 @@ def value_of(text: str, change: str) -> Any:
 
 
 def _checked(data: dict[str, Any], text: str) -> ClusterSpec:
-    used = {device.rpartition(" x ")[2] for pool in data["pools"] for device in pool["devices"]}
-    data["gpus"] = {name: gpu for name, gpu in data["gpus"].items() if name in used}
+    used = {split_times(device)[1] for pool in data["pools"] for device in _names(pool["devices"])}
+    data["gpus"] = {name: gpu for name, gpu in data["gpus"].items() if name in used} or data["gpus"]
     document = Document(f"--change {text!r}", parse(dump(data)))
     problems = document.problems(ClusterSpec) or check_cluster(document, whole=True)
     if problems:
         raise SpecError(tuple(replace(problem, line=None) for problem in problems))
     return document.to(ClusterSpec)
+
+
+def _names(devices: object) -> list[str]:
+    """The devices that have names; the check says what is wrong with others."""
+    return [device for device in devices if isinstance(device, str)] if isinstance(devices, list) else []
 
 
 def _add(data: dict[str, Any], cluster: ClusterSpec, count: int, name: str, text: str) -> None:
@@ -225,6 +230,9 @@ def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text
         inner = place[key]
         if key == "nics":
             inner = {nic["fabric"]: nic for nic in inner}
+            if not _starts(inner, rest) or rest in inner:
+                what = f"--change {text!r}: expected a fabric and a key behind nics, as in nics.FABRIC.bandwidth_gbps"
+                raise UsageError(what, hint=f"there is {', '.join(inner) or 'none'}")
         if not isinstance(inner, dict):
             raise UsageError(f"--change {text!r}: {key} is a value and has no {rest}")
         place = inner
