@@ -24,7 +24,7 @@ from planner.files.fields import written
 from planner.files.nodes import YamlError, parse
 from planner.files.short_lists import compress_hosts, split_times
 from planner.files.writing import dump
-from planner.ranges import NODES
+from planner.ranges import NODE_DEVICES, NODES
 
 _ADDED = re.compile(r"\+\s*(\d{1,9})\s+(.+)")
 NODE_SIZE = 8
@@ -93,6 +93,8 @@ def value_of(text: str, change: str) -> Any:
 
 
 def _checked(data: dict[str, Any], text: str) -> ClusterSpec:
+    for pool in data["pools"]:
+        _name_devices(pool["devices"], data["gpus"], text)
     used = {split_times(device)[1] for pool in data["pools"] for device in _names(pool["devices"])}
     data["gpus"] = {name: gpu for name, gpu in data["gpus"].items() if name in used} or data["gpus"]
     document = Document(f"--change {text!r}", parse(dump(data)))
@@ -100,6 +102,18 @@ def _checked(data: dict[str, Any], text: str) -> ClusterSpec:
     if problems:
         raise SpecError(tuple(replace(problem, line=None) for problem in problems))
     return document.to(ClusterSpec)
+
+
+def _name_devices(devices: Any, gpus: dict[str, Any], text: str) -> None:
+    """What a change takes from the catalogue becomes a type of the cluster."""
+    for position, device in enumerate(devices if isinstance(devices, list) else []):
+        name = split_times(device)[1] if isinstance(device, str) else ""
+        if name and name not in gpus:
+            known = _known(
+                _device(name), [*gpus, *catalog.gpu_names()], "device", text, catalog.gpus_like(name)
+            )
+            devices[position] = device.removesuffix(name) + known
+            gpus.setdefault(known, written(catalog.gpu_spec(known)) | {"name": known})
 
 
 def _names(devices: object) -> list[str]:
@@ -225,6 +239,12 @@ def _set(data: dict[str, Any], cluster: ClusterSpec, path: str, value: Any, text
     if top == "pools" and rest == "nodes":
         _resize(place, cluster, name, value, text)
         return
+    if top == "pools" and rest in ("gpu", "gpus_per_node"):
+        _refit(place, cluster, name, rest, value, text)
+        return
+    if top == "pools" and rest == "intra_node" and isinstance(value, str):
+        place[rest] = written(catalog.link_spec(_known(value, catalog.link_names(), "link", text)))
+        return
     while "." in rest:
         key, rest = _first(place, rest, top, text)
         inner = place[key]
@@ -249,6 +269,22 @@ def _first(place: dict[str, Any], path: str, what: str, text: str) -> tuple[str,
         name = max(fitting, key=len)
         return name, path[len(name) + 1 :]
     return _known(path.partition(".")[0], place, f"name in {what}", text), ""
+
+
+def _refit(place: dict[str, Any], cluster: ClusterSpec, name: str, key: str, value: Any, text: str) -> None:
+    """Nodes of as many devices of another type, or of more or fewer of their one type."""
+    devices = next(pool for pool in cluster.pools if pool.name == name).devices
+    if key == "gpu":
+        if not isinstance(value, str | int):  # 4090 is a name
+            raise UsageError(f"--change {text!r}: expected the name of a device, got {value!r}")
+        place["devices"] = [f"{len(devices)} x {value}"]
+        return
+    if not isinstance(value, int) or not NODE_DEVICES.holds(value):
+        raise UsageError(f"--change {text!r}: expected a whole number of devices, got {value!r}")
+    if len({*devices}) > 1:
+        what = f"--change {text!r}: nodes of {name} have several types of devices"
+        raise UsageError(what, hint=f"write them all, as in pools.{name}.devices=[2 x {devices[0]}]")
+    place["devices"] = [f"{value} x {devices[0]}"]
 
 
 def _resize(place: dict[str, Any], cluster: ClusterSpec, name: str, value: Any, text: str) -> None:

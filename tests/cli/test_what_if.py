@@ -60,6 +60,15 @@ def differing(before: Any, after: Any, at: str = "") -> dict[str, Any]:
         ),
         ("gpus.Titan-RTX.tflops.fp16=260", {".gpus.Titan-RTX.tflops.fp16": 260.0}),
         ("reserve_gib=2", {".reserve_gib": 2.0}),
+        ("pools.titan.gpus_per_node=4", {".pools.1.devices.0": "4 x Titan-RTX"}),
+        (
+            "pools.titan.intra_node=nvlink-bridge-turing",
+            {
+                ".pools.1.intra_node.bandwidth_gBps": 50.0,
+                ".pools.1.intra_node.latency_us": 3.4,
+                ".pools.1.intra_node.shared": False,
+            },
+        ),
     ],
 )
 def test_one_thing_changes(text: str, differs: dict[str, Any]) -> None:
@@ -89,6 +98,18 @@ def test_a_device_that_no_pool_has_makes_a_pool() -> None:
     alone = LAB.model_copy(update={"pools": (LAB.pools[0].model_copy(update={"nics": ()}),), "fabrics": {}})
     with pytest.raises(UsageError, match="no pool has a network that new nodes could join"):
         changed(alone, "+1 4090")
+
+
+@pytest.mark.parametrize(
+    "text", ["pools.titan.gpu=4090", "pools.titan.devices=[2 x NVIDIA GeForce RTX 4090]"]
+)
+def test_a_pool_gets_devices_of_the_catalogue(text: str) -> None:
+    """By any name that it knows; the others stay as they are."""
+    after = changed(LAB, text)
+    assert after.pools[1].devices == ("RTX-4090", "RTX-4090")
+    assert after.pools[0] == LAB.pools[0]
+    assert set(after.gpus) == {"RTX-3090", "RTX-2080-Ti", "RTX-4090"}
+    assert after.gpus["RTX-4090"] == changed(LAB, "+1 4090").gpus["RTX-4090"]
 
 
 def test_gateways_and_large_pools() -> None:
@@ -126,6 +147,16 @@ def test_gateways_and_large_pools() -> None:
         ("pools.titan.nics.bandwidth_gbps=25", "expected a fabric and a key behind nics", "there is lan"),
         ("pools.titan.nics.lan=25", "expected a fabric and a key behind nics", "there is lan"),
         ("pools.titan.nics.wan.count=2", "expected a fabric and a key behind nics", "there is lan"),
+        ("pools.titan.gpu=H100", "no device 'H100'", "there is H100-SXM-80GB, H100-PCIe-80GB"),
+        ("pools.titan.gpu=[4090]", "expected the name of a device, got [4090]", None),
+        ("pools.titan.devices=[2 x H100]", "no device 'H100'", "there is H100-SXM-80GB, H100-PCIe-80GB"),
+        ("pools.titan.gpus_per_node=0", "expected a whole number of devices, got 0", None),
+        (
+            "pools.mixed.gpus_per_node=2",
+            "nodes of mixed have several types",
+            "pools.mixed.devices=[2 x RTX-3090]",
+        ),
+        ("pools.titan.intra_node=nvlink9", "no link 'nvlink9'", "nvlink5"),
         ("pools.titan.devices=5", "pools[1].devices: expected a list, got 5", None),
         ("pools.titan.devices=[5]", "pools[1].devices: expected a list", None),
         ("nonsense", "expected PATH=VALUE, +N DEVICE or -POOL", "links.lan.bandwidth_gbps=100"),
