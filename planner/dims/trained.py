@@ -6,7 +6,7 @@ pairs of answers stand in the model file; no field of a plan is about them. So d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from planner.capabilities import Capabilities, FrozenKind
 from planner.cluster.topology import DeviceType
@@ -32,7 +32,7 @@ class FrozenParts(Dimension):
             yield Fault(("schedule",), text)
         for path, group in groups_of(plan):
             if group.tp > 1 and not splits_frozen(target, model):
-                whole = undivided_text(target, model)
+                whole = undivided_text((target,), model)
                 text = f"{target.name} trains {whole} without tensor parallelism, expected 1, got {group.tp}"
                 yield Fault((*path, "tp"), text)
         for number, stage in enumerate(plan.stages):
@@ -66,10 +66,11 @@ def splits_frozen(target: Capabilities, model: ModelSpec) -> bool:
     return not model.frozen or target.splits_frozen in able
 
 
-def undivided_text(target: Capabilities, model: ModelSpec) -> str:
-    """What of such a model a target does not divide: scales of scales alone, where it divides four bits."""
+def undivided_text(targets: Iterable[Capabilities], model: ModelSpec) -> str:
+    """What of such a model targets do not divide: scales of scales alone, where one of them divides four bits."""
     double = model.training.lora is not None and model.training.lora.base == "nf4-double"
-    return "adapters on nf4-double" if double and target.splits_frozen == "all" else frozen_text(model)
+    codes = any(target.splits_frozen == "all" for target in targets)
+    return "adapters on nf4-double" if double and codes else frozen_text(model)
 
 
 def moves_frozen(target: Capabilities, model: ModelSpec) -> bool:

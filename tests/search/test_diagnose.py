@@ -101,6 +101,12 @@ def test_replicas_that_no_target_divides() -> None:
             Limits(tp=(2,)),
             "deepspeed and torch cannot train this model with --tp 2: no tensor parallelism with pairs of answers",
         ),
+        (
+            one.trained_with(lora=LoraSpec(rank=8, base="nf4-double")),
+            Limits(tp=(2,)),
+            "deepspeed and torch cannot train this model with --tp 2: "
+            "no tensor parallelism with adapters on nf4-double",
+        ),
         (sees, Limits(tp=(2,)), "torch cannot train this model with --tp 2: torch divides no towers"),
     ):
         assert diagnose(Estimator(on, model), limits, Deadline.after(0.0)).causes == (cause,)

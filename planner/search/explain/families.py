@@ -283,7 +283,7 @@ def undivided(model: ModelSpec, limits: Limits) -> str | None:
     """What of a model no target of a search divides over replicas of several devices, where its limits ask for them."""
     tensor = limits.tp is not None and 1 not in limits.tp
     if tensor and not any(splits_frozen(row, model) for row in targets_of(limits)):
-        return undivided_text(targets_of(limits)[0], model)
+        return undivided_text(targets_of(limits), model)
     if tensor and model.training.preference is not None:
         return "pairs of answers"
     if tensor and model.experts is not None and all(row.experts != "parallel" for row in targets_of(limits)):

@@ -204,7 +204,7 @@ class _Left:
             if any(divides(schedule) for schedule in row.schedules):
                 yield f"schedules that divide the backward with {frozen_text(model)}"
             if row.tensor_parallel != "none" and not splits_frozen(row, model):
-                yield f"tensor parallelism with {undivided_text(row, model)}"
+                yield f"tensor parallelism with {undivided_text((row,), model)}"
         if dealt_whole(model) and devices > 1 and row.documents:
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"
