@@ -47,10 +47,11 @@ class PyTorch(Runtime):
         )
 
     def notes(self, job: Job) -> Mapping[str, object]:
-        """Whether stages run all forwards first, and the format in which gradients are added up."""
+        """Whether stages keep more by running all forwards first, and the format in which gradients are added up."""
         plan = job.plan
+        counts = {plan.micro_batches, plan.micro_batches - bool(plan.fewer_steps)}
         return {
-            "too_few_micro_batches": plan.micro_batches - bool(plan.fewer_steps) < plan.pp,
+            "too_few_micro_batches": any(1 < count < plan.pp for count in counts),
             "reduced": _reduced(job),
         }
 

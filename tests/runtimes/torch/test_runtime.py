@@ -115,6 +115,21 @@ def test_that_the_example_does_not_drop_what_the_plan_counts(dropout: bool) -> N
     assert ("The example drops nothing of their input" in text) == dropout
 
 
+@pytest.mark.parametrize(("micro_batches", "told"), [(1, False), (2, True), (3, False)])
+def test_more_activations_than_the_plan_counts(micro_batches: int, told: bool) -> None:
+    """Where all forwards run first, and there are several: of one, each stage keeps one in either order."""
+    groups = [(group("a", "A100", share=micro_batches, steps=micro_batches),) for _ in range(3)]
+    text = made(plan("torch", 0, [2, 1, 1], groups))["README.md"]
+    assert ("all forwards run first" in text) == told
+
+
+@pytest.mark.parametrize("zero", [0, 2])
+def test_copies_in_fp32_are_counted(zero: int) -> None:
+    """Beside the shards: nothing is said to be missing."""
+    chosen = plan("torch", zero, [4], [(group("a", "A100", count=4),)])
+    assert "does not count" not in made(chosen, precision="fp32")["README.md"]
+
+
 @pytest.mark.parametrize(("window", "told"), [(8, True), (16, False), (None, False)])
 def test_windows_that_the_example_has_not(window: int | None, told: bool) -> None:
     """A window as long as the sequences is none."""
