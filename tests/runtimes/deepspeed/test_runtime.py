@@ -46,6 +46,14 @@ def pipeline(zero: int) -> Plan:
     )
 
 
+def test_trainer_gets_grouped_experts() -> None:
+    """A model whose classes loop over experts is not the one that was priced."""
+    for experts in (None, ExpertsSpec(number=4, top_k=2, ffn=64)):
+        spec = model(42).model_copy(update={"experts": experts})
+        readme = next(file.text for file in emit(data_parallel(2), CLUSTER, spec) if file.path == "README.md")
+        assert ('experts_implementation="grouped_mm"' in readme) == (experts is not None)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32", "tf32"])
 @pytest.mark.parametrize("chosen", [*map(data_parallel, range(4)), *map(pipeline, range(2))])
 def test_deepspeed_accepts_the_configuration(tmp_path: Path, chosen: Plan, precision: str) -> None:
