@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from planner.catalog import GpuSpec
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
@@ -66,6 +68,23 @@ def test_what_needs_no_search_is_said_without_time() -> None:
     found = idle_costs(best, Estimator(spec, model), Limits(target="megatron"), Deadline.after(0.0))
     assert [(entry.pool, entry.idle) for entry in found] == [("m", 2)]
     assert found[0].reason == "a needs NCCL and m RCCL: no communicator holds devices of both"
+
+
+def test_devices_in_place_of_others_say_how_many_fewer_there_are() -> None:
+    """A plan that uses them may leave out those that worked."""
+    pools, model, limits = (
+        (pool("a", per_node=4), pool("b", per_node=2)),
+        gpt(global_batch=16),
+        Limits(zero=(1,)),
+    )
+    spec, (best, other) = (
+        cluster(*pools),
+        (search(cluster(each), model, explain=False).best for each in pools),
+    )
+    assert best is not None
+    with patch("planner.search.explain.sensitivity.quick_plan", return_value=other):
+        (entry,) = idle_costs(best, Estimator(spec, model), limits)
+    assert (entry.pool, entry.taken, entry.reason) == ("b", 2, "compute, 2 fewer devices")
 
 
 def test_nothing_is_said_when_all_devices_work() -> None:

@@ -51,9 +51,15 @@ def reason_against(loser: Scored, winner: Scored) -> str:
     if slower < 0:
         return f"{-100 * slower:.1f} % faster: the search may stop before it"
     cause, share = worst_cause(loser, winner)
+    return f"{cause} {100 * share:+.0f} %{fewer_text(loser, winner, cause)}"
+
+
+def fewer_text(loser: Scored, winner: Scored, cause: str) -> str:
+    """``, 8 fewer devices`` where a plan loses most by computing, and by having fewer devices to compute on."""
     fewer = winner.plan.devices - loser.plan.devices
-    idle = f", {fewer} fewer device{'s' if fewer > 1 else ''}" if fewer > 0 else ""
-    return f"{cause} {100 * share:+.0f} %{idle if cause == CAUSES['compute_seconds'].text else ''}"
+    if fewer <= 0 or cause != CAUSES["compute_seconds"].text:
+        return ""
+    return f", {fewer} fewer device{'s' if fewer > 1 else ''}"
 
 
 NOT_FOUND = "no plan found that fits"

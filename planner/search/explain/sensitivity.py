@@ -12,7 +12,7 @@ from planner.cost.training import devices_of
 from planner.dims.offloading import parts
 from planner.dims.trained import lack
 from planner.search.deadline import NO_LIMIT, Deadline
-from planner.search.explain.families import SAME, slower_by, worst_cause
+from planner.search.explain.families import SAME, fewer_text, slower_by, worst_cause
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import Wanted, cheap_plan, everywhere, quick_plan
 from planner.search.space.choices import targets_of
@@ -186,5 +186,10 @@ def _idle_cost(
 
 
 def _reason(scored: Scored, best: Scored) -> str:
-    """The component in which the plan that uses them loses most; nothing when it loses nothing."""
-    return worst_cause(scored, best)[0] if slower_by(scored, best) >= SAME else ""
+    """The component in which the plan that uses them loses most, and how many devices fewer it has; nothing when
+    it loses nothing.
+    """
+    if slower_by(scored, best) < SAME:
+        return ""
+    cause = worst_cause(scored, best)[0]
+    return cause + fewer_text(scored, best, cause)
