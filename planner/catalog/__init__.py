@@ -28,7 +28,7 @@ from planner.files.fields import (
     number,
     whole,
 )
-from planner.ranges import COMPUTE_CAPABILITY, MULTIPROCESSORS
+from planner.ranges import COMPUTE_CAPABILITY, MULTIPROCESSORS, NODE_DEVICES
 
 _VENDOR_WORDS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "rtx", "gtx", "generation", "oam")
 
@@ -90,7 +90,13 @@ class IntraNodeSpec(Frozen):
     latency_us: Latency = 3.0
     """Latency of one message, microseconds."""
     shared: bool = False
-    """True when all devices of the node share the bandwidth (a PCIe host bridge)."""
+    """True when devices of the node share the bandwidth (a PCIe host bridge)."""
+    shared_by: Annotated[int, whole(NODE_DEVICES, least=2)] | None = None
+    """How many at most, where it is shared; all of the node when absent."""
+
+    def sharing(self, devices: int) -> int:
+        """How many of so many devices of a node share the bandwidth."""
+        return min(devices, self.shared_by or devices) if self.shared else 1
 
 
 class CatalogueGpu(GpuSpec):

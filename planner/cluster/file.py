@@ -183,6 +183,9 @@ def intra_nodes(document: Document) -> Iterator[Problem]:
         elif given is None and devices_per_node(pool) > 1:
             hint = "write for example intra_node: nvlink3, or {bandwidth_gBps: 300, latency_us: 3}"
             yield document.problem(path, f"missing, the nodes have {devices_per_node(pool)} devices", hint)
+        elif isinstance(given, dict) and given.get("shared_by") is not None and not given.get("shared"):
+            hint = "add shared: true, or leave shared_by out"
+            yield document.problem((*path, "shared_by"), "nothing is shared, expected none", hint)
 
 
 def _power_limits(document: Document) -> Iterator[Problem]:

@@ -274,6 +274,8 @@ class DeviceType:
     """Relative standard error of its clock under a power limit."""
     nodes_each: int = 1
     """Nodes of the cluster file that are one node here (planner.cluster.multi_node)."""
+    sharing: int = 1
+    """Devices of a node that share what carries their traffic inside it."""
     between: Path | None = None
     """How these reach each other; None where a node is one."""
 
@@ -620,6 +622,7 @@ class Topology:
             intra_bytes_per_second=bytes_per_second_from_gigabytes(pool.intra_node.bandwidth_gBps),
             intra_latency_seconds=seconds_from_us(pool.intra_node.latency_us),
             intra_shared=pool.intra_node.shared,
+            sharing=pool.intra_node.sharing(len(pool.devices) // nodes_each(pool)),
             host=self._host(pool, gpu),
             compute_capability=spec.compute_capability,
             library=spec.library,

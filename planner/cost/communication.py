@@ -199,14 +199,9 @@ class Rings(Ring):
         return False
 
 
-def sharing(device_type: DeviceType) -> int:
-    """Devices that share what carries their traffic inside a node: those of all types on a bus, else one."""
-    return device_type.host.devices if device_type.intra_shared else 1
-
-
 def inside_rate(device_type: DeviceType, calibration: Calibration) -> float:
-    """Bytes per second between two devices of a node; on a shared bus all devices of the node talk at once."""
-    nominal = device_type.intra_bytes_per_second / sharing(device_type)
+    """Bytes per second between two devices of a node; all that share a bus talk at once, of whatever types."""
+    nominal = device_type.intra_bytes_per_second / device_type.sharing
     return nominal * calibration.family(device_type.family).link_efficiency
 
 

@@ -192,7 +192,7 @@ def _pcie(gpus: tuple[SeenGpu, ...], device_types: tuple[DraftType, ...], switch
     if width == 16 and generation in _NAMED:
         return DraftEntry("intra_node", f"pcie{generation}{suffix}")
     value = {"bandwidth_gBps": number(_LANE_GIGABYTES[generation] * width), "latency_us": 5.7}
-    shared = {} if switched else {"shared": True}
+    shared = {} if switched else {"shared": True, "shared_by": 4}
     return DraftEntry("intra_node", flow({**value, **shared}), f"PCIe {generation}, {width} lanes")
 
 

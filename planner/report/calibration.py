@@ -16,7 +16,7 @@ from planner.calibration.values import Calibration, Constant, CurveError
 from planner.capabilities import Capabilities
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
-from planner.cost.communication import carried_rates, inside_rate, sharing
+from planner.cost.communication import carried_rates, inside_rate
 from planner.field_metadata import JsonDocument
 from planner.model.spec import ModelSpec
 from planner.report.layout import FittedTable, number, pairs, section, table, words
@@ -297,7 +297,7 @@ def _inside(topology: Topology, both: Calibration, own: frozenset[str]) -> Itera
         link = f"node:{device_type.gpu}"
         rate = f"{significant(inside_rate(device_type, both) / 1e9)} GB/s of the cluster file's "
         rate += f"{significant(device_type.intra_bytes_per_second / 1e9)} GB/s"
-        if (together := sharing(device_type)) > 1:
+        if (together := device_type.sharing) > 1:
             rate += f" for {together} devices at once"
         name = f"families.{device_type.family}.link_efficiency"
         share = _constant(link, "", name, both.family(device_type.family).link_efficiency, both, own)

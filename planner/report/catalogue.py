@@ -108,12 +108,12 @@ def links_section(entries: Sequence[CatalogueLink]) -> Group:
             entry.name,
             _shown(entry.bandwidth_gBps, "bandwidth_gBps", entry),
             significant(entry.latency_us, 2),
-            "yes" if entry.shared else "no",
+            f"by {entry.shared_by}" if entry.shared_by else "yes" if entry.shared else "no",
             entry.source,
         ]
         for entry in entries
     ]
-    note = f"one device in one direction, at the wire; shared: by all devices of the node; {ASSUMED}"
+    note = f"one device in one direction, at the wire; shared: by all devices of a node, or by so many; {ASSUMED}"
     return section("Links inside nodes", table(columns, rows), Paragraph(note))
 
 

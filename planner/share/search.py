@@ -543,8 +543,9 @@ def _with_share_of_node(part: ClusterSpec, whole: ClusterSpec) -> ClusterSpec:
     for pool in part.pools:
         link, devices = buses[pool.name]
         share = len(pool.devices) / devices
-        if link.shared:
-            link = link.model_copy(update={"bandwidth_gBps": link.bandwidth_gBps * share})
+        own = link.sharing(len(pool.devices)) / link.sharing(devices)
+        if own < 1:
+            link = link.model_copy(update={"bandwidth_gBps": link.bandwidth_gBps * own})
         host = None if pool.host is None else _of_host(pool.host, share)
         pools.append(pool.model_copy(update={"intra_node": link, "host": host}))
     return part.model_copy(update={"pools": tuple(pools)})

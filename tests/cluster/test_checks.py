@@ -182,6 +182,12 @@ def test_two_kinds_of_one_name(tmp_path: Path) -> None:
             "expected either nodes or hosts, both are given",
         ),
         ("intra_node: nvlink3", "", "pools[0].intra_node", "missing, the nodes have 8 devices"),
+        (
+            "intra_node: nvlink3",
+            "intra_node: {bandwidth_gBps: 31.5, shared_by: 4}",
+            "pools[0].intra_node.shared_by",
+            "nothing is shared, expected none",
+        ),
         ("nvlink3", "nvlink33", "pools[0].intra_node", 'no link is known as "nvlink33"'),
         ("nics: [{fabric: ib, bandwidth_gbps: 200}]", "", "pools[0].nics", "missing, the pool has 2 nodes"),
         ("nodes: 2", "nodes: 0", "pools[0].nodes", "expected a whole number from 1 to 100000, got 0"),

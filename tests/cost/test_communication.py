@@ -19,7 +19,7 @@ from planner.calibration.values import (
     Link,
     LinkPoint,
 )
-from planner.catalog import IntraNodeSpec
+from planner.catalog import IntraNodeSpec, link
 from planner.cluster.multi_node import widened
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec
 from planner.cluster.topology import Topology
@@ -665,6 +665,15 @@ def test_devices_of_all_types_of_a_node_share_its_bus() -> None:
     assert {rate / 4e9 for each in rates.values() for rate in each} == {
         ASSUMED.family("ampere").link_efficiency
     }
+
+
+@pytest.mark.parametrize(("devices", "sharing"), [(1, 1), (2, 2), (4, 4), (6, 4), (8, 4), (16, 4)])
+def test_four_devices_share_a_pcie_link_of_the_catalogue_at_most(devices: int, sharing: int) -> None:
+    """Nodes of more have several host bridges."""
+    node = pool("a", per_node=devices).model_copy(update={"intra_node": link("pcie4")})
+    (found,) = Topology(cluster(node)).device_types
+    assert found.sharing == link("pcie4").sharing(devices) == sharing
+    assert inside_rate(found, ASSUMED) == 31.5e9 / sharing * ASSUMED.family("ampere").link_efficiency
 
 
 def test_of_equally_slow_hops_the_one_between_nodes_counts() -> None:

@@ -87,7 +87,12 @@ def test_bridges_between_pairs_leave_the_node_to_pcie() -> None:
         ("PIX", 4, 16, "intra_node: pcie4-switch"),
         ("PXB", 3, 16, "intra_node: pcie3-switch"),
         ("PIX", 3, 8, "intra_node: {bandwidth_gBps: 7.88, latency_us: 5.7}  # PCIe 3, 8 lanes"),
-        ("PHB", 2, 16, "intra_node: {bandwidth_gBps: 8, latency_us: 5.7, shared: true}  # PCIe 2, 16 lanes"),
+        (
+            "PHB",
+            2,
+            16,
+            "intra_node: {bandwidth_gBps: 8, latency_us: 5.7, shared: true, shared_by: 4}  # PCIe 2, 16 lanes",
+        ),
         ("SYS", None, None, "intra_node: pcie3  # assumed: x16 of the generation that the data sheet gives"),
     ],
 )

@@ -95,6 +95,17 @@ def test_a_part_of_a_node_has_its_share_of_a_shared_bus() -> None:
     assert half.cluster.pools[0].intra_node.bandwidth_gBps == 8
 
 
+def test_a_part_of_a_node_has_its_share_of_what_four_devices_share() -> None:
+    """Six of eight are behind the same bridges as all, and two have half of one."""
+    bus = IntraNodeSpec(bandwidth_gBps=16, shared=True, shared_by=4)
+    spec = cluster(pool("a").model_copy(update={"intra_node": bus}))
+    rates = {
+        sub.total: inside_rate(Topology(sub.cluster).device_types[0], ASSUMED)
+        for sub in sub_cluster_candidates(spec, MODEL)
+    }
+    assert rates[8] == rates[4] == rates[2] == 4e9 * ASSUMED.family("ampere").link_efficiency
+
+
 def test_a_part_of_a_node_with_two_types_has_its_share_of_a_shared_bus() -> None:
     """Devices of both types are on the bus: three of six are as fast as they are on the whole node."""
     bus = IntraNodeSpec(bandwidth_gBps=18, shared=True)

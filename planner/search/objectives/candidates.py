@@ -198,5 +198,5 @@ def _bus(pool: PoolSpec, kept: tuple[str, ...], model: ModelSpec) -> IntraNodeSp
     slower = model.embeds_twice and not pool.nics
     if not link.shared or slower:
         return link
-    share = len(kept) / len(pool.devices)
+    share = link.sharing(len(kept)) / link.sharing(len(pool.devices))
     return link.model_copy(update={"bandwidth_gBps": link.bandwidth_gBps * share})
