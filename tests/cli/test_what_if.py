@@ -67,6 +67,7 @@ def differing(before: Any, after: Any, at: str = "") -> dict[str, Any]:
                 ".pools.1.intra_node.bandwidth_gBps": 50.0,
                 ".pools.1.intra_node.latency_us": 3.4,
                 ".pools.1.intra_node.shared": False,
+                ".pools.1.intra_node.shared_by": None,
             },
         ),
     ],

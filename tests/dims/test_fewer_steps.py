@@ -68,11 +68,12 @@ def test_the_table_deals_every_sequence_once() -> None:
 
 
 def test_the_folder_says_which_pipelines_are_not_filled() -> None:
-    """Two stages are filled by two micro-batches, of which the last replica has one."""
-    spec = MODEL.model_copy(update={"training": MODEL.training.model_copy(update={"global_batch": 10})})
-    notes = RUNTIME.notes(job_of(unequal(1, steps=2), CLUSTER, spec))
-    assert notes["too_few_micro_batches"]
-    assert not RUNTIME.notes(job_of(unequal(), CLUSTER, MODEL))["too_few_micro_batches"]
+    """Three stages are filled by three micro-batches, of which the last replica has two."""
+    groups = (group("a", "A100", count=2, share=6, steps=3),)
+    for fewer in (0, 1):
+        chosen = plan("torch", 1, [2, 1, 1], [groups] * 3, fewer_steps=fewer)
+        notes = RUNTIME.notes(job_of(chosen, CLUSTER, gpt(layers=4, global_batch=chosen.global_batch)))
+        assert notes["too_few_micro_batches"] == bool(fewer)
 
 
 def test_rules() -> None:
