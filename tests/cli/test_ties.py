@@ -38,6 +38,7 @@ def test_the_simpler_plan_wins_and_names_the_faster(
         .replace("global_batch: 16", "global_batch: 1800")
     )
     asked_once(monkeypatch, searching, "choose", by=lambda *_, simple, advice, **__: (simple, advice))
+    # With advice, reasons have the time limit, however busy the machine is: they find the simpler plan.
     words = (
         "search",
         "cluster.yaml",
@@ -48,6 +49,7 @@ def test_the_simpler_plan_wins_and_names_the_faster(
         "none",
         "--pp",
         "1",
+        "--advice",
         "-o",
         "plan.yaml",
     )
