@@ -117,6 +117,7 @@ FIELDS = (
     "pcie.link.width.max",
     "ecc.mode.current",
     "mig.mode.current",
+    "power.limit",
 )
 """What ``--query-gpu`` asks for."""
 _HINT = f"save the output of: nvidia-smi --query-gpu={','.join(FIELDS)} --format=csv"
@@ -142,6 +143,8 @@ class SeenGpu:
     """Lanes."""
     ecc: bool | None = None
     """True when error correction is on; with GDDR memory it costs capacity."""
+    power_limit_watts: float | None = None
+    """Limit that is set (``nvidia-smi -pl``); the board's own where nobody set one."""
     mig: bool = False
     """True when the device is cut into MIG devices."""
     profiles: tuple[str, ...] = ()
@@ -212,6 +215,7 @@ def _gpu(text: Text, number: int, columns: list[str], line: str, index: int) -> 
         pcie_generation=_whole(text, number, row, "pcie.link.gen.max"),
         pcie_width=_whole(text, number, row, "pcie.link.width.max"),
         ecc=_switch(text, number, row, "ecc.mode.current"),
+        power_limit_watts=_watts(text, number, row.get("power.limit")),
         mig=_switch(text, number, row, "mig.mode.current") or False,
     )
 
@@ -222,6 +226,15 @@ def _mib(text: Text, number: int, cell: str | None) -> float | None:
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(?: MiB)?", cell)
     if not match or float(match[1]) <= 0:
         raise text.broken(number, f"memory.total: expected MiB such as 81920 MiB, got {short(cell)}", _HINT)
+    return float(match[1])
+
+
+def _watts(text: Text, number: int, cell: str | None) -> float | None:
+    if cell is None:
+        return None
+    match = re.fullmatch(r"(\d{1,5}(?:\.\d{1,3})?)(?: W)?", cell)
+    if not match or float(match[1]) <= 0:
+        raise text.broken(number, f"power.limit: expected watts such as 400.00 W, got {short(cell)}", _HINT)
     return float(match[1])
 
 

@@ -22,6 +22,7 @@ from planner.probe.entries import (
     cards_of,
     device_types_of,
     intra_node,
+    power_limit,
     remark,
 )
 from planner.probe.hosts import ListedHost
@@ -153,7 +154,11 @@ def _pool(node: ProbedNode) -> DraftPool:
     return DraftPool(
         name=device_types[0].name.lower() if len(names) == 1 else "mixed",
         device_types=device_types,
-        entries=(*intra_node(node.gpus, device_types, node.topo), *cards.entries),
+        entries=(
+            *power_limit(node.gpus, device_types),
+            *intra_node(node.gpus, device_types, node.topo),
+            *cards.entries,
+        ),
         fabrics=cards.fabrics,
         products=frozenset(gpu.name.lower() for gpu in node.gpus),
     )

@@ -110,6 +110,33 @@ def named(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100] or "gpu"
 
 
+BELOW_BOARD = 0.995
+"""A limit of no more than this share of the board's power is one that somebody has set."""
+
+
+def power_limit(gpus: tuple[SeenGpu, ...], device_types: tuple[DraftType, ...]) -> tuple[DraftEntry, ...]:
+    """The line ``power_limit_watts``, or what to write by hand; nothing where boards have all of their power."""
+    if any(gpu.mig for gpu in gpus):
+        return ()
+    limits = [
+        (device_type.name, _limit(gpu, device_type))
+        for gpu, device_type in zip(gpus, device_types, strict=True)
+    ]
+    found = {limit for _, limit in limits}
+    if found <= {None}:
+        return ()
+    if len(found) == 1:
+        return (DraftEntry("power_limit_watts", flow(number(found.pop() or 0.0))),)
+    said = ", ".join(f"{name} {limit:g} W" for name, limit in dict.fromkeys(limits) if limit)
+    return (remark(f"power limits differ in the node: {said}; power_limit_watts is one for all devices"),)
+
+
+def _limit(gpu: SeenGpu, device_type: DraftType) -> float | None:
+    """Watts, where they are less than the board's."""
+    board, limit = device_type.known and device_type.known.tdp_watts, gpu.power_limit_watts
+    return limit if board and limit and limit <= BELOW_BOARD * board else None
+
+
 _LANE_GIGABYTES = {1: 0.25, 2: 0.5, 3: 15.75 / 16, 4: 31.5 / 16, 5: 63 / 16}
 """Gigabyte/s of one PCIe lane in one direction by generation."""
 _NAMED = (3, 4, 5)

@@ -6,7 +6,7 @@ import pytest
 
 from planner import catalog
 from planner.probe.devices import SeenGpu
-from planner.probe.entries import device_types_of
+from planner.probe.entries import device_types_of, power_limit
 
 
 def lines(gpu: SeenGpu) -> list[str]:
@@ -81,3 +81,38 @@ def test_mig_devices_that_were_not_listed() -> None:
     """What to do is said."""
     gpu = SeenGpu(index=0, name="NVIDIA A100-SXM4-40GB", mig=True)
     assert lines(gpu)[0] == "# not seen: memory_gib: the MIG devices were not listed, add nvidia-smi -L"
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([("NVIDIA A100-SXM4-80GB", 400.0)] * 2, []),
+        ([("NVIDIA A100-SXM4-80GB", None)] * 2, []),
+        ([("NVIDIA A100-SXM4-80GB", 300.0)] * 2, ["power_limit_watts: 300"]),
+        (
+            [("NVIDIA GeForce RTX 3090", 280.0), ("NVIDIA GeForce RTX 4090", 280.0)],
+            ["power_limit_watts: 280"],
+        ),
+        ([("NVIDIA X100 (PCIe)", 100.0)], []),
+        (
+            [("NVIDIA GeForce RTX 3090", 280.0), ("NVIDIA GeForce RTX 4090", 450.0)],
+            ["# power limits differ in the node: RTX-3090 280 W; power_limit_watts is one for all devices"],
+        ),
+    ],
+)
+def test_limits_below_the_power_of_the_board(
+    devices: list[tuple[str, float | None]], expected: list[str]
+) -> None:
+    """One number stands for the pool; other limits are told."""
+    gpus = tuple(SeenGpu(index=0, name=name, power_limit_watts=watts) for name, watts in devices)
+    assert [entry.line() for entry in power_limit(gpus, device_types_of(gpus))] == expected
+
+
+def test_a_device_cut_by_mig_has_no_limit_of_its_own() -> None:
+    """Each of its parts has a share of the power."""
+    gpus = (
+        SeenGpu(
+            index=0, name="NVIDIA A100-SXM4-80GB", mig=True, profiles=("3g.40gb",) * 2, power_limit_watts=300
+        ),
+    )
+    assert power_limit(gpus, device_types_of(gpus)) == ()

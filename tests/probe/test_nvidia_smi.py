@@ -50,6 +50,7 @@ def test_no_devices_are_not_the_same_as_no_output() -> None:
         (HEAD + ROW + ROW.replace("15360 MiB", "much"), "seen.txt:3: memory.total: expected MiB"),
         (HEAD + ROW.replace("15360", "0"), "seen.txt:2: memory.total: expected MiB"),
         (HEAD + ROW.replace("3, 16", "x, 16"), "seen.txt:2: pcie.link.gen.max: expected a whole number"),
+        ("name, power.limit [W]\nTesla T4, lots", "seen.txt:2: power.limit: expected watts such as 400.00 W"),
         (HEAD + ROW.replace("Enabled", "On"), "seen.txt:2: ecc.mode.current: expected Enabled or Disabled"),
         (HEAD + ROW.replace("Tesla T4", ""), "seen.txt:2: the device has no name"),
         (HEAD + ROW + ROW, "seen.txt:3: index: the device 0 is listed twice"),
@@ -90,3 +91,11 @@ def test_a_broken_list() -> None:
     """The line is named."""
     with pytest.raises(SpecError, match=r"seen\.txt:2: expected a line GPU 0"):
         parse_mig(text(LIST.splitlines()[0] + "\nnonsense\n"), ())
+
+
+def test_a_power_limit_is_in_watts() -> None:
+    """As nvidia-smi prints it, with a unit or without; laptops have none."""
+    content = "name, power.limit [W]\nTesla T4, 60.00 W\nTesla T4, 55.5\nTesla T4, [N/A]\n"
+    gpus = parse_gpus(text(content))
+    assert gpus is not None
+    assert [gpu.power_limit_watts for gpu in gpus] == [60.0, 55.5, None]
