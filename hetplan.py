@@ -32,6 +32,7 @@ from planner.plan.file import PlanFile, write
 from planner.plan.values import Plan
 from planner.ranges import CHANCE, MONEY, PREDICTED, TOKENS
 from planner.report.brief import answer_line, bar, summary_of
+from planner.report.compare import of_one_model, uneven
 from planner.report.explain import considered
 from planner.report.numbers import MISSING, duration, gib, percent, rate
 from planner.report.plan_table import groups_of, headline, in_short, micro_batches_text, stage_runs
@@ -246,8 +247,9 @@ class Comparison:
     plans: Mapping[str, Planned]
 
     def rows(self) -> list[Row]:
-        """A row for each plan, with the causes of its step."""
-        first = next(iter(self.plans.values())).estimate
+        """A row for each plan, with the causes of its step; ``note`` has what else differs from the first plan's."""
+        reference = next(iter(self.plans.values()))
+        first = reference.estimate
         return [
             {
                 "name": name,
@@ -258,6 +260,7 @@ class Comparison:
                 "peak_memory_bytes": each.estimate.peak_memory_bytes,
                 **{cause: float(getattr(each.estimate.breakdown, cause)) for cause in CAUSES},
                 "plan": in_short(each.plan),
+                "note": uneven(each.cluster, each.model, reference.cluster, reference.model),
             }
             for name, each in self.plans.items()
         ]
@@ -279,16 +282,26 @@ class Comparison:
                 f"{row['times_first']:.2f} x",
                 gib(row["peak_memory_bytes"]),
                 row["plan"],
+                row["note"],
             )
             for row in self.rows()
         ]
-        return _table(("plan", "step", "tokens/s", "time", "peak (GiB)", "decisions"), rows)
+        head = ("plan", "step", "tokens/s", "time", "peak (GiB)", "decisions", "note")
+        noted = any(row[-1] for row in rows)
+        return _table(head, rows) if noted else _table(head[:-1], [row[:-1] for row in rows])
 
 
 def compare(**plans: Planned) -> Comparison:
     """Plans of one model side by side, by the names they are given."""
     if not plans:
         raise UsageError("compare: expected plans, by name: compare(found=..., by_hand=...)")
+    first = next(iter(plans.values())).model
+    for name, planned in plans.items():
+        if not of_one_model(planned.model, first):
+            raise UsageError(
+                f"compare: {name} is a plan of {planned.model.name}, expected one of {first.name} as the first",
+                hint="compare plans of one model; clusters and batches may differ",
+            )
     return Comparison(plans)
 
 

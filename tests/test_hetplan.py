@@ -84,9 +84,32 @@ def test_by_hand_and_compared(found: hetplan.Planned, folder: Path) -> None:
     first, second = hetplan.compare(found=found, by_hand=by_hand).rows()
     assert (first["name"], first["times_first"]) == ("found", 1.0)
     assert second["times_first"] == by_hand.estimate.step_seconds / found.estimate.step_seconds
+    assert (first["note"], second["note"]) == ("", "")
     assert by_hand.alternatives() == []
     with pytest.raises(UsageError, match="expected plans"):
         hetplan.compare()
+
+
+def test_what_cannot_be_compared(found: hetplan.Planned, folder: Path) -> None:
+    """Another model is refused; other settings of the training are told."""
+    for name, change in (
+        ("more", ("global_batch: ", "global_batch: 2")),
+        ("deep", ("layers: ", "layers: 1")),
+    ):
+        (folder / f"{name}.yaml").write_text(MODEL.replace(*change))
+    few = hetplan.Limits(target="torch", zero=(0,), tp=(1,), pp=(1,), time_limit_seconds=20)
+    more, deep = (
+        hetplan.search(folder / "cluster.yaml", folder / f"{name}.yaml", limits=few)
+        for name in ("more", "deep")
+    )
+    both = hetplan.compare(found=found, more=more)
+    assert both.rows()[1]["note"].startswith("global_batch 2")
+    assert "<th>note</th>" in both._repr_html_()
+    assert "<th>note</th>" not in hetplan.compare(found=found)._repr_html_()
+    with pytest.raises(
+        UsageError, match=r"^compare: deep is a plan of .*, expected one of small as the first"
+    ):
+        hetplan.compare(found=found, deep=deep)
 
 
 @pytest.mark.usefixtures("without_reasons")

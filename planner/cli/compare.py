@@ -26,7 +26,7 @@ from planner.logs.findings import findings
 from planner.logs.reading import observed, read_logs, require_same_job
 from planner.plan.file import PlanFile, read
 from planner.plan.placement import ranks
-from planner.report.compare import Contender, compare_section, uneven
+from planner.report.compare import Contender, compare_section, of_one_model, uneven
 from planner.report.document import compare_document
 from planner.report.inputs import understood
 from planner.report.observed import ObservedRun, observed_document, observed_sections
@@ -142,8 +142,7 @@ def contenders_of(
 
 def _require_same_model(path: Path, saved: PlanFile, first: PlanFile) -> None:
     """Seconds and tokens of different models say nothing about plans."""
-    shapes = [file.model.model_dump(exclude={"training", "name", "numerics"}) for file in (saved, first)]
-    if shapes[0] != shapes[1]:
+    if not of_one_model(saved.model, first.model):
         raise UsageError(
             f"{path}: a plan of {saved.model.name}, expected one of {first.model.name} as the first",
             hint="compare plans of one model; clusters and batches may differ",

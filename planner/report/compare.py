@@ -54,6 +54,12 @@ def uneven(cluster: ClusterSpec, model: ModelSpec, first_cluster: ClusterSpec, f
     return "; ".join(filter(None, parts))
 
 
+def of_one_model(model: ModelSpec, first: ModelSpec) -> bool:
+    """False for plans whose seconds and tokens cannot be compared; names, training and numerics may differ."""
+    one, other = (each.model_dump(exclude={"training", "name", "numerics"}) for each in (model, first))
+    return one == other
+
+
 CHANGES = 3
 """Changed fields of a cluster, or of a model, that are named."""
 
