@@ -280,6 +280,7 @@ def shared(
     *,
     ep: int = 2,
     cp: int = 1,
+    kind: str = "ulysses",
     stages: int = 1,
     how: Recompute = "none",
     shard_size: int | None = None,
@@ -287,9 +288,13 @@ def shared(
 ) -> Case:
     """Experts over pairs of ranks, which have batches of their own without a pipeline, or over all four."""
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, "experts": ROUTED, **changes}
-    what = f"experts-ep{ep}" + f"-cp{cp}" * (cp > 1) + f"-shard{shard_size}" * bool(shard_size)
+    what = (
+        f"experts-ep{ep}"
+        + f"-{'ring' if kind == 'ring' else 'cp'}{cp}" * (cp > 1)
+        + f"-shard{shard_size}" * bool(shard_size)
+    )
     name = name_of(f"{what}-pp{stages}", zero, changes)
-    ways = {"ep": ep, "shard_size": shard_size, **({"cp": cp, "cp_kind": "ulysses"} if cp > 1 else {})}
+    ways = {"ep": ep, "shard_size": shard_size, **({"cp": cp, "cp_kind": kind} if cp > 1 else {})}
     where = cluster(pool("big", ("A100",) * 4, 1, (nic("eth", "lo"),))) if ep == 4 else None
     slots = [("big", "A100")] * 2 if ep == 4 else [("big", "A100"), ("small", "T4")]
     shares = (4, 4) if stages == 2 or ep == 4 else (5, 2)
@@ -609,6 +614,7 @@ OTHERS = [
     shared(1, precision="bf16", optimizer="sgd", how="selective"),
     shared(2, precision="fp16", optimizer="sgd"),
     *(shared(3, ep=ep, cp=2, optimizer="sgd", gated_mlp=True) for ep in (2, 4)),
+    shared(1, ep=4, cp=2, kind="ring", optimizer="sgd"),
     shared(3, optimizer="lion", documents=PACKED),
     named("halves", shared(1, optimizer="sgd", **HALVES)),
     *(shared(zero, cp=2, optimizer="sgd", sinks=True) for zero in (0, 3)),
