@@ -98,7 +98,7 @@ only b: compute +360 %, 1 fewer device 4.7133
 torch: pipeline + tensor: no plan found that fits
 megatron: ZeRO-1 data parallel, a batch per device 0.1564
 flagscale: ZeRO-1 data parallel, a batch per device 0.1564
-1 of 1 V100 in b: compute 3.7133
+1 of 1 V100 in b: compute, 1 fewer device 3.7133
 target ('torch',) instead of ('megatron',): 0.1854
 """
 TOO_LARGE = """\
