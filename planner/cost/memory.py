@@ -1000,15 +1000,18 @@ def _attending(kind: ModelSpec, load: Load, met: float) -> float:
         return 0.0
     outputs, pairs = kind.output_width, kind.pair_width
     queries = kind.heads * kind.head_dim
-    token_bytes = (
-        ELEMENT_BYTES[kind.training.precision] * load.micro_batch * kind.training.sequence_length / load.tp
-    )
+    token_bytes = _token_bytes(kind, load)
     received = queries + outputs + pairs
     if not load.eager:
         return token_bytes * (ways * (outputs + pairs) if load.context.kind == "ring" else received)
     there = 7 * queries + 4 * pairs if load.context.kind == "ring" else received
     gone = met + token_bytes * (4 if kind.gated_mlp else 2) * kind.common_ffn
     return larger(0.0, token_bytes * there - gone)
+
+
+def _token_bytes(kind: ModelSpec, load: Load) -> float:
+    """Bytes of one element for every token of a micro-batch, on a device of a replica that divides its elements."""
+    return ELEMENT_BYTES[kind.training.precision] * load.micro_batch * kind.training.sequence_length / load.tp
 
 
 def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> float:
@@ -1036,9 +1039,7 @@ def _divided_attention(kind: ModelSpec, load: Load) -> float:
     """
     if load.context.ways == 1 or not load.eager or not kind.attends:
         return 0.0
-    token_bytes = (
-        ELEMENT_BYTES[kind.training.precision] * load.micro_batch * kind.training.sequence_length / load.tp
-    )
+    token_bytes = _token_bytes(kind, load)
     if load.context.kind == "ulysses":
         return token_bytes * kind.output_width
     return -token_bytes * kind.pair_width * (kind.heads / kind.kv_heads - 1)

@@ -1036,9 +1036,9 @@ class Pricer:
         # Keys and values go around with their gradients.
         backward, hidden_back = self.traffic.exposed(send(2 * pairs), 2.5 * turn)
         # Outputs of all turns are added up, and in the backward the gradients: plain torch does so one by one, in fp32.
-        streams = 7 if eager else 3
-        adding = device.stream(streams * ways * outputs, 2 * streams // 3 * ways)
-        adding_back = device.stream(streams * ways * (outputs + pairs), 4 * streams // 3 * ways)
+        streams, kernels, kernels_back = (7, 4, 9) if eager else (3, 2, 4)
+        adding = device.stream(streams * ways * outputs, kernels * ways)
+        adding_back = device.stream(streams * ways * (outputs + pairs), kernels_back * ways)
         steps = ways - 1
         on_forward = steps * forward + adding
         # With selective recomputation attention is kept, ring and all.

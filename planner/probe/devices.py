@@ -211,30 +211,25 @@ def _gpu(text: Text, number: int, columns: list[str], line: str, index: int) -> 
     return SeenGpu(
         index=index if number_of is None else number_of,
         name=row["name"],
-        memory_mib=_mib(text, number, row.get("memory.total")),
+        memory_mib=_amount(text, number, row, "memory.total", "MiB", "81920"),
         pcie_generation=_whole(text, number, row, "pcie.link.gen.max"),
         pcie_width=_whole(text, number, row, "pcie.link.width.max"),
         ecc=_switch(text, number, row, "ecc.mode.current"),
-        power_limit_watts=_watts(text, number, row.get("power.limit")),
+        power_limit_watts=_amount(text, number, row, "power.limit", "W", "400.00"),
         mig=_switch(text, number, row, "mig.mode.current") or False,
     )
 
 
-def _mib(text: Text, number: int, cell: str | None) -> float | None:
+def _amount(text: Text, number: int, row: dict[str, str], column: str, unit: str, such: str) -> float | None:
+    """What a column has of a unit, with its name or without."""
+    cell = row.get(column)
     if cell is None:
         return None
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(?: MiB)?", cell)
+    match = re.fullmatch(rf"(\d{{1,9}}(?:\.\d{{1,9}})?)(?: {unit})?", cell)
     if not match or float(match[1]) <= 0:
-        raise text.broken(number, f"memory.total: expected MiB such as 81920 MiB, got {short(cell)}", _HINT)
-    return float(match[1])
-
-
-def _watts(text: Text, number: int, cell: str | None) -> float | None:
-    if cell is None:
-        return None
-    match = re.fullmatch(r"(\d{1,5}(?:\.\d{1,3})?)(?: W)?", cell)
-    if not match or float(match[1]) <= 0:
-        raise text.broken(number, f"power.limit: expected watts such as 400.00 W, got {short(cell)}", _HINT)
+        raise text.broken(
+            number, f"{column}: expected {unit} such as {such} {unit}, got {short(cell)}", _HINT
+        )
     return float(match[1])
 
 

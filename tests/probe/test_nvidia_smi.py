@@ -50,7 +50,7 @@ def test_no_devices_are_not_the_same_as_no_output() -> None:
         (HEAD + ROW + ROW.replace("15360 MiB", "much"), "seen.txt:3: memory.total: expected MiB"),
         (HEAD + ROW.replace("15360", "0"), "seen.txt:2: memory.total: expected MiB"),
         (HEAD + ROW.replace("3, 16", "x, 16"), "seen.txt:2: pcie.link.gen.max: expected a whole number"),
-        ("name, power.limit [W]\nTesla T4, lots", "seen.txt:2: power.limit: expected watts such as 400.00 W"),
+        ("name, power.limit [W]\nTesla T4, lots", "seen.txt:2: power.limit: expected W such as 400.00 W"),
         (HEAD + ROW.replace("Enabled", "On"), "seen.txt:2: ecc.mode.current: expected Enabled or Disabled"),
         (HEAD + ROW.replace("Tesla T4", ""), "seen.txt:2: the device has no name"),
         (HEAD + ROW + ROW, "seen.txt:3: index: the device 0 is listed twice"),
