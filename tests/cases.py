@@ -446,6 +446,9 @@ CASES: dict[str, Case] = {
     ),
     "backup": _case(NODE, gpt(14), "dp: 8, target: torch, zero: 1, backup: 1, micro_batch: 2"),
     "fewer steps": _case(TWO, gpt(13), "dp: 5, target: torch, zero: 1, fewer_steps: 2"),
+    "stages dealt over nodes": _case(
+        TWO, gpt(16), "pp: 2, dp: 4, target: torch, zero: 1, stage_nodes: 2, micro_batch: 2"
+    ),
     # Tensor parallelism
     "tp": _case(NODE, gpt(), "tp: 4, dp: 2, micro_batch: 2"),
     "tp with sequences split": _case(NODE, llama(precision="bf16"), "tp: 4, dp: 2, sequence_parallel: true"),

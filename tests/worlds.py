@@ -1125,3 +1125,35 @@ def _link(draw: random.Random) -> Link:
 
 def _rates(half: float) -> dict[str, float]:
     return {"fp16": half, "bf16": half, "fp8": 2 * half, "tf32": half / 2, "fp32": half / 16}
+
+
+def with_slow_nodes(seed: int) -> Problem:
+    """Adapters on a few nodes that a slow network joins: neighbours in the pipeline had better share them."""
+    spec, model, calibration = with_adapters(3 * seed)
+    draw = random.Random(seed + 61)
+    names = sorted(spec.gpus)
+    gpus = {
+        name: gpu.model_copy(update={"memory_gib": draw.choice([0.5, 1, 3]), "tflops": {"fp16": 20}})
+        for name, gpu in spec.gpus.items()
+    }
+    shapes = [
+        [(0, 2, 2)],
+        [(0, 2, 3)],
+        [(0, 2, 2), (-1, 1, 2)],
+        [(0, 3, 2)],
+        [(0, 2, 2), (-1, 2, 1)],
+        [(0, 2, 4)],
+        [(0, 2, 1), (0, 2, 1)],
+    ]
+    pools = [
+        PoolSpec(
+            name=f"pool-{number}",
+            devices=(names[kind],) * per_node,
+            hosts=tuple(f"{number}-{node}" for node in range(nodes)),
+            intra_node=IntraNodeSpec(bandwidth_gBps=64),
+            nics=(NicSpec(fabric="eth", bandwidth_gbps=draw.choice([0.1, 1, 10])),),
+        )
+        for number, (kind, per_node, nodes) in enumerate(draw.choice(shapes))
+    ]
+    slow = cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0})
+    return slow, model.trained_with(lora=LoraSpec(rank=4), freeze=()), calibration

@@ -156,11 +156,19 @@ class WidePool(PoolSpec):
 
     nodes_each: int
     """Nodes of the cluster file that are one here."""
+    dealt: PoolSpec | None = None
+    """The pool of the cluster file where replicas lie in one of its nodes, and stages on equal parts of several; None
+    where replicas are on several."""
 
 
 def nodes_each(pool: PoolSpec) -> int:
     """Nodes of the cluster file that are one node of this pool."""
     return pool.nodes_each if isinstance(pool, WidePool) else 1
+
+
+def dealt_over(pool: PoolSpec) -> int:
+    """Nodes of the cluster file over which each stage on this pool is dealt; 1 where it fills one after the other."""
+    return pool.nodes_each if isinstance(pool, WidePool) and pool.dealt else 1
 
 
 FABRIC_LATENCY_US = {"nvlink": 3.4, "infiniband": 2.0, "roce": 4.0, "ethernet": 30.0}

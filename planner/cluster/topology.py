@@ -17,7 +17,15 @@ from itertools import combinations, combinations_with_replacement, pairwise
 from math import lcm, log
 from typing import TYPE_CHECKING, Any
 
-from planner.cluster.spec import RDMA, WITHOUT_SOCKETS, ClusterSpec, HostSpec, PoolSpec, nodes_each
+from planner.cluster.spec import (
+    RDMA,
+    WITHOUT_SOCKETS,
+    ClusterSpec,
+    HostSpec,
+    PoolSpec,
+    dealt_over,
+    nodes_each,
+)
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
 from planner.units import (
@@ -274,6 +282,8 @@ class DeviceType:
     """Relative standard error of its clock under a power limit."""
     nodes_each: int = 1
     """Nodes of the cluster file that are one node here (planner.cluster.multi_node)."""
+    dealt: int = 1
+    """Those over which each stage is dealt: a node here has the devices of all, and otherwise what one of them has."""
     sharing: int = 1
     """Devices of a node that share what carries their traffic inside it."""
     between: Path | None = None
@@ -296,7 +306,12 @@ class DeviceType:
 
     def replicas(self, tp: int) -> int:
         """Replicas of ``tp`` devices that fit, none across nodes."""
-        return self.nodes * (self.per_node // tp)
+        return self.nodes * self.dealt * (self.per_node // self.dealt // tp)
+
+    def holds(self, tp: int) -> bool:
+        """True where a node has room for a replica of ``tp`` devices; where stages are dealt they fill nodes."""
+        devices = self.per_node // self.dealt
+        return tp <= devices and (self.dealt == 1 or devices % tp == 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,7 +587,9 @@ class Topology:
 
     def _path(self, first: str, last: str, chain: Chain) -> Path:
         near, far = self._ends[first][chain[0]], self._ends[last][chain[-1]]
-        here, there = nodes_each(self._pools[first]), nodes_each(self._pools[last])
+        here, there = (
+            nodes_each(pool) // dealt_over(pool) for pool in (self._pools[first], self._pools[last])
+        )
         hops = [self._routes.hop(a, b) for a, b in pairwise(chain)]
         specs = [self.cluster.fabrics[name] for name in chain]
         return Path(
@@ -627,8 +644,9 @@ class Topology:
             compute_capability=spec.compute_capability,
             library=spec.library,
             clock_spread=CLOCK_DEVIATION * log(1.0 / power),
-            nodes_each=nodes_each(pool),
-            between=self.path(pool.name, pool.name) if nodes_each(pool) > 1 else None,
+            nodes_each=nodes_each(pool) // dealt_over(pool),
+            dealt=dealt_over(pool),
+            between=self.path(pool.name, pool.name) if nodes_each(pool) > dealt_over(pool) else None,
         )
 
     def _host(self, pool: PoolSpec, gpu: str) -> Host:

@@ -8,7 +8,7 @@ from planner.dims.dimension import Dimension
 from planner.dims.expert import ExpertParallelism
 from planner.dims.grid import TensorGrid
 from planner.dims.offloading import OffloadDimension
-from planner.dims.pipeline import Interleave, PipelineParallelism, ZeroBubble
+from planner.dims.pipeline import Interleave, PipelineParallelism, StageNodes, ZeroBubble
 from planner.dims.recompute import Recomputation
 from planner.dims.sharding import Sharding
 from planner.dims.sync import Synchronisation
@@ -20,6 +20,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     Sharding(),
     ZeroPlusPlus(),
     PipelineParallelism(),
+    StageNodes(),
     TensorParallelism(),
     TensorGrid(),
     ContextParallelism(),

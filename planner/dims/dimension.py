@@ -11,12 +11,12 @@ from dataclasses import replace
 from itertools import groupby
 
 from planner.capabilities import Capabilities
+from planner.cluster.equal_pools import likeness
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.errors import KeyPath
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
-from planner.plan.equal_pools import likeness
 from planner.plan.values import Fault, Plan, ReplicaGroup, groups_of
 
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from planner.capabilities import V_SHAPED, Capabilities, Schedule
+from planner.cluster.equal_pools import joined
+from planner.cluster.multi_node import dealable
+from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.dims.dimension import Change, Dimension, by_stage
 from planner.model.spec import ModelSpec
 from planner.plan.placement import ends_fault, joins_ends
-from planner.plan.values import Fault, Plan, Stage
+from planner.plan.values import Fault, Plan, Stage, groups_of
 
 
 class PipelineParallelism(Dimension):
@@ -50,6 +53,63 @@ class PipelineParallelism(Dimension):
                 if plan.stages[source].layers > 1:
                     what = f"one layer from stage {source} to {sink}"
                     yield Change("layers", what, _moved(plan, left, step))
+
+
+class StageNodes(Dimension):
+    """``Plan.stage_nodes``: a pipeline in each node, or in a few, whose replicas are on others."""
+
+    fields = ("Plan.stage_nodes",)
+
+    def traits(self, plan: Plan) -> dict[str, str]:
+        """Nodes that a stage is dealt over."""
+        return {"stages dealt over": f"{plan.stage_nodes} nodes"} if plan.stage_nodes > 1 else {}
+
+    def words(self, plan: Plan) -> str:
+        """The same."""
+        return f"stages dealt over {plan.stage_nodes} nodes" if plan.stage_nodes > 1 else ""
+
+    def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
+        """A pipeline of replicas that need no neighbours on their node, and a runtime that starts any rank anywhere."""
+        path = ("stage_nodes",)
+        if plan.stage_nodes == 1:
+            return
+        if target.hosts_once:
+            what = f"{target.name} starts all ranks of a node together, expected 1"
+            yield Fault(path, f"{what}, got {plan.stage_nodes}")
+        if plan.pp == 1:
+            yield Fault(
+                path, f"a single stage is dealt over nodes as it is, expected 1, got {plan.stage_nodes}"
+            )
+        beside = {
+            "tensor grids": plan.grid is not None,
+            "divided sequences": plan.cp > 1,
+            "experts divided over replicas": plan.folding.ways > plan.stages[0].replicas[0].tp,
+            "HSDP": plan.shard_size is not None,
+            "islands": not plan.sync.exact,
+            "backup replicas": plan.backup > 0,
+        }
+        for what in (name for name, there in beside.items() if there):
+            yield Fault(
+                path, f"stages are not dealt over nodes beside {what}, expected 1, got {plan.stage_nodes}"
+            )
+
+    def host_rules(self, plan: Plan, cluster: ClusterSpec) -> Iterator[Fault]:
+        """A pool of several nodes to deal stages over."""
+        if plan.stage_nodes == 1:
+            return
+        used = {group.pool for _, group in groups_of(plan)}
+        hosts = {host for pool in cluster.pools if pool.name in used for host in pool.hosts}
+        if not any(dealable(pool) for pool in joined(cluster).pools if not hosts.isdisjoint(pool.hosts)):
+            what = "no pool of the plan has several nodes of one device type, expected 1"
+            yield Fault(("stage_nodes",), f"{what}, got {plan.stage_nodes}")
+
+    def neighbours(
+        self, plan: Plan, target: Capabilities, device_types: Sequence[DeviceType]
+    ) -> Iterator[Change]:
+        """Stages on one node after the other."""
+        if plan.stage_nodes > 1:
+            what = f"stages on one node after the other instead of dealt over {plan.stage_nodes}"
+            yield Change("stages not dealt", what, replace(plan, stage_nodes=1))
 
 
 def _moved(plan: Plan, left: int, step: int) -> Plan:

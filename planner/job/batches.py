@@ -160,12 +160,13 @@ def _rank_rows(
     ranks: tuple[Rank, ...], cp: int, batches: list[Batch], index: dict[Batch, int]
 ) -> list[dict[str, object]]:
     table: list[dict[str, object]] = []
-    first, following = 0, 0
+    starts: dict[int, int] = {}
+    followings: dict[int, int] = {}
     for rank in ranks:
         # All ranks of a replica process the same sequences, and those of replicas that share them.
         if rank.tp_rank == 0 and rank.replica % cp == 0:
-            first = following if rank.replica else 0
-        mine = batches[rank.rank]
+            starts[rank.stage] = followings.get(rank.stage, 0)
+        first, mine = starts[rank.stage], batches[rank.rank]
         table.append(
             {
                 "rank": rank.rank,
@@ -179,7 +180,7 @@ def _rank_rows(
                 "share": mine.share,
             }
         )
-        following = first + mine.share
+        followings[rank.stage] = first + mine.share
     return table
 
 

@@ -292,6 +292,8 @@ def _placement(plan: Plan, cluster: ClusterSpec) -> tuple[Fault, ...]:
     try:
         return node_faults(plan, cluster)
     except PlanError as error:
+        if error.path:
+            return (Fault(error.path, error.what),)
         return (Fault(("stages",), f"more devices than the cluster has: {error.message}"),)
 
 

@@ -1,7 +1,6 @@
-"""Equal pools seen as one: what a plan costs must not depend on how many pools the file writes its nodes in.
+"""Plans on equal pools: the search sees these as one pool, whose hosts are those of all (planner.cluster.equal_pools).
 
-Two pools are equal when they differ in names and hosts only. The search sees them as one pool, whose hosts are those of
-both; its plans are then written for the pools of the file. Placement takes nodes in the order of the hosts, so a plan
+Its plans are then written for the pools of the file. Placement takes nodes in the order of the hosts, so a plan
 stands on the same nodes in both forms.
 """
 
@@ -10,48 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
-from json import dumps
 
-from planner.cluster.multi_node import widened
-from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.equal_pools import alike, joined
+from planner.cluster.multi_node import undealt, widened
+from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.errors import PlanError
 from planner.plan.placement import Placement, Slot, node_span, place, widths
 from planner.plan.values import Plan, ReplicaGroup, Sync
 
 
-def joined(cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster with each set of equal pools as one, named and placed as the first of them."""
-    alike = _alike(cluster)
-    if len(alike) == len(cluster.pools):
-        return cluster
-    pools = (
-        pools[0].model_copy(update={"hosts": tuple(host for pool in pools for host in pool.hosts)})
-        for pools in alike
-    )
-    return cluster.model_copy(update={"pools": tuple(pools)})
-
-
-def _alike(cluster: ClusterSpec) -> list[list[PoolSpec]]:
-    """Sets of equal pools, in the order of the first of each."""
-    if len(cluster.pools) == 1:
-        return [list(cluster.pools)]
-    alike: dict[str, list[PoolSpec]] = {}
-    for pool in cluster.pools:
-        alike.setdefault(likeness(pool), []).append(pool)
-    return list(alike.values())
-
-
-def likeness(pool: PoolSpec) -> str:
-    """Everything about a pool but its name, its hosts and the order of its cards and devices."""
-    values = pool.model_dump(exclude={"name", "hosts", "nics", "devices"})
-    cards = sorted(dumps(nic.model_dump(), sort_keys=True) for nic in pool.nics)
-    return dumps([values, cards, sorted(pool.devices)], sort_keys=True)
-
-
 def on_own_pools(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> Plan:
     """A plan on the pools of ``seen``, in which equal ones are joined, on those of the cluster with the same hosts."""
     owner = {host: (pool.name, number) for number, pool in enumerate(cluster.pools) for host in pool.hosts}
+    if plan.stage_nodes > 1:
+        seen = undealt(seen)
     if wide := widths(plan, seen):
         # Replicas that fill several nodes lie in one pool of the cluster: nodes are widened before pools are joined.
         nodes = {host: wide.get(pool.name, 1) for pool in seen.pools for host in pool.hosts}
@@ -140,7 +112,7 @@ class Joined:
         whole = joined(cluster)
         self.topology = topology if whole is cluster else Topology(whole)
         self._starts: dict[str, tuple[str, int]] = {}
-        for pools in _alike(cluster):
+        for pools in alike(cluster):
             ends = accumulate((len(pool.hosts) for pool in pools), initial=0)
             self._starts |= {
                 pool.name: (pools[0].name, first) for pool, first in zip(pools, ends, strict=False)

@@ -237,6 +237,7 @@ def _plan_part(plan: Plan) -> dict[str, Any]:
         ("cp_kind", "ring"),
         ("backup", 0),
         ("fewer_steps", 0),
+        ("stage_nodes", 1),
     )
     return {key: value for key, value in written(plan).items() if (key, value) not in absent}
 

@@ -2,7 +2,8 @@
 
 Ranks run tensor-parallel fastest, then replica, then stage; this is the default order of Megatron
 and of DeepSpeed's pipeline (pipe, data). ``by_pipeline`` numbers them stage before replica, Megatron's other
-order. A replica lies in a node or fills several; a group smaller than a node never leaves it. What
+order. A replica lies in a node or fills several; a group smaller than a node never leaves it, unless the plan deals
+its stages over several (``Plan.stage_nodes``). What
 a runtime demands of all stages together is checked in plans and obeyed by the search.
 """
 
@@ -13,12 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Literal, NamedTuple, get_args
 
 from planner.capabilities import Capabilities
-from planner.cluster.multi_node import widened
-from planner.cluster.spec import ClusterSpec, PoolSpec
+from planner.cluster.equal_pools import joined
+from planner.cluster.multi_node import dealt, widened
+from planner.cluster.spec import ClusterSpec, PoolSpec, dealt_over
 from planner.cluster.topology import DeviceType, Topology
 from planner.errors import PlanError
 from planner.frozen import dataclass
@@ -89,6 +92,8 @@ class _FreeDevices:
         self.spans = spans
         """True where a replica may fill several nodes."""
         self.pool = pool.name
+        self.dealt = dealt_over(pool)
+        """Nodes of the cluster file that a node here is, on each of which a stage takes the same part."""
         self.gpu = gpu
         self.per_node = pool.devices.count(gpu)
         self.nodes = len(pool.hosts)
@@ -159,11 +164,10 @@ class _FreeDevices:
         return replace(group, tp=self.per_node, count=span * group.count)
 
     def replicas_per_node(self, group: ReplicaGroup) -> int:
-        if group.tp > self.per_node:
-            raise PlanError(
-                f"pool {self.pool}: a node has {self.per_node} {self.gpu}, tp {group.tp} needs more"
-            )
-        return self.per_node // group.tp
+        devices = self.per_node // self.dealt
+        if group.tp > devices:
+            raise PlanError(f"pool {self.pool}: a node has {devices} {self.gpu}, tp {group.tp} needs more")
+        return self.dealt * (devices // group.tp)
 
     def _node_for(
         self, devices: int, near: set[int], how: _Rests, others: Sequence[_FreeDevices]
@@ -190,14 +194,18 @@ class _FreeDevices:
         return None
 
     def _slot(self, group: ReplicaGroup, node: int, nodes: int, offset: int, replicas: int) -> Slot:
+        """Where the replicas stand on nodes as the cluster file has them."""
+        if replicas % self.dealt:
+            what = f"pool {self.pool}: {group.count} replicas cannot be dealt evenly over {self.dealt} nodes"
+            raise PlanError(what, path=("stage_nodes",))
         return Slot(
             pool=self.pool,
             gpu=self.gpu,
             tp=group.tp,
-            first_node=node,
-            nodes=nodes,
-            first_device=offset,
-            replicas_per_node=replicas,
+            first_node=self.dealt * node,
+            nodes=self.dealt * nodes,
+            first_device=offset // self.dealt,
+            replicas_per_node=replicas // self.dealt,
         )
 
 
@@ -240,7 +248,7 @@ def widths(plan: Plan, cluster: ClusterSpec) -> dict[str, int]:
 
     Grids go their own way. Raises PlanError where replicas neither lie in a node nor fill nodes.
     """
-    if plan.grid is not None:
+    if plan.grid is not None or plan.stage_nodes > 1:
         return {}
     pools = {pool.name: pool for pool in cluster.pools}
     groups = {(group.pool, group.gpu, group.tp) for stage in plan.stages for group in stage.replicas}
@@ -267,6 +275,8 @@ def place(plan: Plan, cluster: ClusterSpec) -> Placement:
     Where one node of a pool has room, and its other nodes would cost all ranks their RDMA, the plan stands on that one.
     Replicas that fill several nodes have slots of whole nodes, as grids have.
     """
+    if plan.stage_nodes > 1:
+        return _dealt(plan, cluster)
     wide = widths(plan, cluster)
     if wide:
         placement = place(plan, widened(cluster, wide))
@@ -289,6 +299,50 @@ def place(plan: Plan, cluster: ClusterSpec) -> Placement:
             if not (row.hosts_once and split_nodes(together)):
                 return together
     return placement
+
+
+def _dealt(plan: Plan, cluster: ClusterSpec) -> Placement:
+    """Stages dealt over nodes, those of equal pools as if they were of one."""
+    whole = joined(cluster)
+    seen = dealt(whole, plan.stage_nodes)
+    holder = {host: pool.name for pool in whole.pools for host in pool.hosts}
+    name = {pool.name: holder[pool.hosts[0]] for pool in cluster.pools}
+    own = {host: (pool.name, number) for pool in cluster.pools for number, host in enumerate(pool.hosts)}
+    hosts = {pool.name: pool.hosts for pool in whole.pools}
+
+    def together(groups: Sequence[ReplicaGroup]) -> list[ReplicaGroup]:
+        """The groups on pools as one."""
+        try:
+            renamed = [replace(group, pool=name[group.pool]) for group in groups]
+        except KeyError as error:
+            raise PlanError(f"the cluster has no pool named {error.args[0]}") from None
+        alike = groupby(renamed, key=lambda group: replace(group, count=1))
+        return [replace(group, count=sum(item.count for item in same)) for group, same in alike]
+
+    def apart(slot: Slot) -> Iterator[Slot]:
+        """The same nodes in the pools of the cluster."""
+        nodes = [own[host] for host in hosts[slot.pool][slot.first_node : slot.first_node + slot.nodes]]
+        for pool, some in groupby(nodes, key=itemgetter(0)):
+            (_, first), *others = some
+            yield slot._replace(pool=pool, first_node=first, nodes=1 + len(others))
+
+    placed = place_stages([together(stage.replicas) for stage in plan.stages], seen, whole=True)
+    placement = tuple(tuple(chain.from_iterable(map(apart, slots))) for slots in placed)
+    for stage, slots in zip(plan.stages, placement, strict=True):
+        there = _counts((slot.pool, slot.gpu, slot.tp, slot.replicas) for slot in slots)
+        if there != _counts((group.pool, group.gpu, group.tp, group.count) for group in stage.replicas):
+            wanted = " + ".join(f"{count} on {pool}" for (pool, _, _), count in there)
+            raise PlanError(
+                f"the nodes in turn have replicas in other pools: {wanted}", path=("stage_nodes",)
+            )
+    return placement
+
+
+def _counts(
+    groups: Iterable[tuple[str, str, int, int]],
+) -> list[tuple[tuple[str, str, int], int]]:
+    """Replicas by (pool, gpu, tp), those next to each other together."""
+    return [(key, sum(count for *_, count in same)) for key, same in groupby(groups, key=itemgetter(0, 1, 2))]
 
 
 def _with_lone_nodes(placement: Placement, cluster: ClusterSpec) -> ClusterSpec | None:
@@ -497,6 +551,12 @@ def by_pipeline(all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:
     """
     ordered = sorted(all_ranks, key=lambda rank: (rank.replica, rank.stage, rank.tp_rank))
     return tuple(replace(rank, rank=number) for number, rank in enumerate(ordered))
+
+
+def in_fewest_runs(usual: tuple[Rank, ...]) -> tuple[Rank, ...]:
+    """The ranks as they are or by pipeline, in the order that needs fewer launchers."""
+    other = by_pipeline(usual)
+    return other if len(agents(other)) < len(agents(usual)) else usual
 
 
 def by_copies(plan: Plan, all_ranks: tuple[Rank, ...]) -> tuple[Rank, ...]:

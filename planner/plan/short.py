@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from planner.capabilities import Recompute
+from planner.cluster.equal_pools import joined
 from planner.cluster.spec import ClusterSpec
 from planner.errors import KeyPath, PlanError
 from planner.files.document import Document
@@ -26,6 +27,7 @@ from planner.files.fields import (
 from planner.frozen import record
 from planner.model.spec import ModelSpec
 from planner.plan.checks import fail_on_faults, faults
+from planner.plan.equal_pools import on_own_pools
 from planner.plan.values import (
     Decisions,
     Fault,
@@ -129,10 +131,13 @@ class ShortPlan(Decisions):
 def short_plan(document: Document, cluster: ClusterSpec, model: ModelSpec) -> Plan:
     """The whole plan, checked; raises SpecError or PlanError with lines."""
     short = document.to(ShortPlan)
+    # Stages that are dealt over nodes take no notice of how many pools these are written in.
+    unnamed = short.stage_nodes > 1 and not any(entry.pool for entry in short.stages or ())
+    seen = joined(cluster) if unnamed else cluster
     try:
-        plan = (
-            _from_replicas(short, cluster, model) if short.replicas else _from_stages(short, cluster, model)
-        )
+        plan = _from_replicas(short, seen, model) if short.replicas else _from_stages(short, seen, model)
+        if seen is not cluster:
+            plan = on_own_pools(plan, seen, cluster)
     except PlanError as error:
         raise PlanError(str(document.problem(error.path, error.what))) from None
     # What several stages or groups have in common stands in one place.

@@ -467,6 +467,9 @@ class Decisions:
     """Slowest replicas of a step whose gradients are dropped (arXiv:1604.00981)."""
     fewer_steps: Annotated[int, whole(DEVICES, least=0)] = 0
     """How many replicas of each stage, the last ones, run one micro-batch fewer than steps."""
+    stage_nodes: Devices = 1
+    """Nodes of a pool, or all of it where that has fewer, over which the replicas of each stage are dealt evenly, so
+    that neighbours in the pipeline are on the same nodes; 1: stages take one node after the other."""
 
 
 @json_fields(
@@ -501,6 +504,8 @@ class Plan(Decisions):
             raise PlanError(f"expected at least 1, got {self.etp}", path=("etp",))
         if self.cp < 1:
             raise PlanError(f"expected at least 1, got {self.cp}", path=("cp",))
+        if self.stage_nodes < 1:
+            raise PlanError(f"expected at least 1, got {self.stage_nodes}", path=("stage_nodes",))
         self._check_shard_size()
         self._check_zero_plus()
         self._check_shards()

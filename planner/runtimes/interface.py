@@ -13,7 +13,7 @@ from planner.errors import EmitError
 from planner.job.files import EmittedFile
 from planner.job.job import Job
 from planner.model.spec import ModelSpec
-from planner.plan.placement import Rank, ranks
+from planner.plan.placement import Rank, in_fewest_runs, ranks
 from planner.plan.values import Plan
 from planner.runtimes.log import LogReader
 from planner.runtimes.torch.capabilities import CAPABILITIES as PYTORCH
@@ -56,8 +56,12 @@ class Runtime(Protocol):
         return {PYTORCH.name: PYTORCH.version}
 
     def ranks(self, plan: Plan, cluster: ClusterSpec) -> tuple[Rank, ...]:
-        """The plan's processes in the runtime's rank order; raises PlanError when the cluster has too few devices."""
-        return ranks(plan, cluster)
+        """The plan's processes in the runtime's rank order; raises PlanError when the cluster has too few devices.
+
+        Stages before replicas where stages are dealt over nodes, so that a node is started once.
+        """
+        usual = ranks(plan, cluster)
+        return usual if plan.stage_nodes == 1 else in_fewest_runs(usual)
 
     def check(self, plan: Plan, model: ModelSpec) -> None:
         """Raise EmitError for what the runtime cannot run although capabilities allow it."""

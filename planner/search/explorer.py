@@ -51,8 +51,13 @@ from planner.search.space.choices import (
     usable_device_types,
 )
 from planner.search.space.device_sets import Box, Counts
-from planner.search.space.multi_node import wide_degrees
-from planner.search.space.partitions import NetworkPartition, whole_partition, wide_partitions
+from planner.search.space.multi_node import dealt_families, dealt_nodes, wide_degrees
+from planner.search.space.partitions import (
+    NetworkPartition,
+    dealt_partitions,
+    whole_partition,
+    wide_partitions,
+)
 from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
 
 
@@ -73,6 +78,14 @@ class OverNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class DealtStages:
+    """All pipelines of a target whose stages are dealt over so many nodes."""
+
+    row: Capabilities
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SomeDepths:
     """Pipelines of a family with per-stage degrees that have so many stages."""
 
@@ -80,7 +93,7 @@ class SomeDepths:
     depths: tuple[int, ...]
 
 
-Expandable = Group | Family | SomeDepths | DataParallel | DeviceSets | GridChoice | OverNodes
+Expandable = Group | Family | SomeDepths | DataParallel | DeviceSets | GridChoice | OverNodes | DealtStages
 Item = Expandable | Choice | OpenChoice | ChoiceElsewhere
 
 Choices = Callable[[Capabilities, Limits, Estimator], Iterator[DataParallel]]
@@ -451,6 +464,8 @@ class Explorer:
         for row in self._rows if not self.one_degree else ():
             for tp in wide_degrees(row, self.limits, model, topology):
                 self._push(max(self._floor, self._over_nodes.get((row.name, tp), 0.0)), OverNodes(row, tp))
+            for nodes in dealt_nodes(row, self.limits, model, topology):
+                self._push(self._floor, DealtStages(row, nodes))
             self._open_apart(row, ISLANDS, island_choices if self.limits.syncs else None)
             self._open_apart(row, BACKUPS, backup_choices if self.limits.backup else None)
             if self.limits.grids:
@@ -652,6 +667,8 @@ class Explorer:
             self._grid(item)
         elif isinstance(item, OverNodes):
             self._expand_over_nodes(bound, item)
+        elif isinstance(item, DealtStages):
+            self._expand_dealt(bound, item)
         elif isinstance(item, DataParallel):
             sets = self._sets(item)
             self._push(max(bound, sets.shares.bound(sets.box)), sets)
@@ -671,6 +688,17 @@ class Explorer:
                 for choice in data_parallel_choices(item.row, limits, partition.estimator):
                     self._push(bound, replace(choice, network=name))
                     self.candidates += 1
+            for group in grouped(found):
+                self.deadline.check()
+                self._push(max(bound, group_bound(group, partition.bounds)), group)
+
+    def _expand_dealt(self, bound: float, item: DealtStages) -> None:
+        """The groups of families in each partition."""
+        for name, partition in dealt_partitions(self.estimator, item.row, item.nodes).items():
+            self._partitions[item.row.name, name] = partition
+            every = families_of(item.row, name, partition, self.limits)
+            found = [*dealt_families(every, item.nodes, partition.device_types)]
+            partition.bounds.rates.expect(found)
             for group in grouped(found):
                 self.deadline.check()
                 self._push(max(bound, group_bound(group, partition.bounds)), group)

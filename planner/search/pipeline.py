@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import field, replace
 from heapq import heappop, heappush
 
+from planner.cluster.equal_pools import joined
 from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology, sockets_only
 from planner.cost.estimate import Estimator, timeline_of, together
 from planner.cost.pipeline_end import critical_path
 from planner.errors import PlanError
 from planner.frozen import dataclass
-from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
+from planner.plan.equal_pools import on_joined_pools, on_own_pools
 from planner.plan.placement import widths
 from planner.plan.values import Plan
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
@@ -76,7 +77,7 @@ def in_space(scored: Scored, estimator: Estimator) -> Scored | None:
     cluster = sockets_only(estimator.cluster) if estimator.uses_sockets(scored.plan) else estimator.cluster
     cluster = widened(cluster, widths(scored.plan, cluster))
     seen = joined(cluster)
-    if seen is cluster:
+    if seen is cluster or scored.plan.stage_nodes > 1:
         return scored
     plan = on_joined_pools(scored.plan, seen, cluster)
     if not stands([stage.replicas for stage in plan.stages], Topology(seen)):

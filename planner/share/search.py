@@ -16,12 +16,13 @@ from typing import Literal, get_args
 
 from planner.calibration.values import Calibration
 from planner.capabilities import OFFLOAD_PARTS, OffloadPart
+from planner.cluster.equal_pools import joined, likeness
 from planner.cluster.spec import ClusterSpec, HostSpec, PoolSpec
 from planner.cost.estimate import Estimator
 from planner.field_metadata import json_fields
 from planner.files.fields import Frozen
 from planner.model.spec import ModelSpec
-from planner.plan.equal_pools import joined, likeness, on_own_pools
+from planner.plan.equal_pools import on_own_pools
 from planner.plan.file import Status
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline

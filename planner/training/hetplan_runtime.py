@@ -259,7 +259,12 @@ class RankPlan:
         """DeepSpeed's PipelineModule with this plan's uneven stages, which it has no option for."""
         parts = self.pipeline_parts(before, after, each)
 
+        topology = self._topology()
+
         class PlannedPipeline(pipeline_module):  # type: ignore[misc]
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options, **topology)
+
             def _partition_layers(self, method: str = "planned") -> None:
                 if len(self._layer_specs) != parts[-1]:
                     raise ValueError(
@@ -270,6 +275,16 @@ class RankPlan:
                 self._set_bounds(start=parts[stage], stop=parts[stage + 1])
 
         return PlannedPipeline
+
+    def _topology(self) -> dict[str, Any]:
+        """What DeepSpeed's PipelineModule is told of ranks that are numbered stage before replica; it takes them for
+        replica before stage."""
+        if list(self.grid) == sorted(self.grid):
+            return {}
+        from deepspeed.runtime.pipe.topology import ProcessTopology
+
+        sizes = [self.data_parallel, len(self.stages)]
+        return {"topology": ProcessTopology(axes=["data", "pipe"], dims=sizes)}
 
     def trainer_arguments(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """What Hugging Face's TrainingArguments have to be given of this plan and of ``ds_config.json``."""

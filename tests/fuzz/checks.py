@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 
+from planner.cluster.equal_pools import joined
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import estimate
-from planner.plan.equal_pools import joined, on_joined_pools
+from planner.plan.equal_pools import on_joined_pools
 from planner.plan.file import PlanFile, read, write
 from planner.plan.placement import place, widths
 from planner.plan.values import Plan

@@ -11,6 +11,7 @@ from itertools import pairwise
 from planner.calibration.file import shipped
 from planner.calibration.values import Calibration
 from planner.capabilities import RECOMPUTES, Capabilities
+from planner.cluster.equal_pools import joined
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
@@ -24,7 +25,7 @@ from planner.dims.zero_plus import holds_copies
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.plan.equal_pools import Joined, joined, on_joined_pools
+from planner.plan.equal_pools import Joined, on_joined_pools
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.data_parallel import most_offered

@@ -111,6 +111,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"sync": {"rank": 4}},
     {"backup": 1},
     {"fewer_steps": 1},
+    {"stage_nodes": 2},
+    {"stage_nodes": 2, "pp": 2, "dp": 2},
     {"layers": [1, 3]},
 )
 """What is changed in a plan."""

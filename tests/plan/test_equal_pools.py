@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.cluster.equal_pools import joined
 from planner.cluster.spec import ClusterSpec
 from planner.cost.binding import binding
 from planner.cost.estimate import Estimator
 from planner.cost.grids import copies_of
 from planner.errors import PlanError
 from planner.model.spec import ExpertsSpec
-from planner.plan.equal_pools import joined, on_joined_pools, on_own_pools
+from planner.plan.equal_pools import on_joined_pools, on_own_pools
 from planner.plan.placement import place, widths
 from planner.plan.values import Grid, Plan, ReplicaGroup, Stage, Sync
 from planner.search.solve import search

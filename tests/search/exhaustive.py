@@ -14,7 +14,8 @@ from itertools import chain, combinations, pairwise, product
 
 from planner.calibration.values import ASSUMED, Calibration
 from planner.capabilities import Capabilities, Recompute, Schedule
-from planner.cluster.multi_node import widened
+from planner.cluster.equal_pools import joined
+from planner.cluster.multi_node import dealt, widened
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
@@ -24,11 +25,12 @@ from planner.dims.tensor import tp_degrees
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.plan.equal_pools import joined, on_own_pools
+from planner.plan.equal_pools import on_own_pools
 from planner.plan.placement import Placement, place_stages
 from planner.plan.values import (
     ON_DEVICE,
     WHOLE,
+    WHOLE_EXPERTS,
     Context,
     Folding,
     Grid,
@@ -92,6 +94,7 @@ def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
                 except PlanError:
                     continue
         yield from _over_nodes(row, estimator, limits)
+        yield from _dealt_stages(row, estimator, limits)
         seen = Estimator(joined(estimator.cluster), estimator.model, estimator.calibration)
         asked = (*_islands(row, seen, limits), *_backups(row, seen, limits), *_grids(row, seen, limits))
         for plan in asked:
@@ -140,6 +143,33 @@ def _over_nodes(row: Capabilities, estimator: Estimator, limits: Limits) -> Iter
                         yield on_own_pools(plan, seen.cluster, estimator.cluster)
                     except PlanError:
                         continue
+
+
+def _dealt_stages(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    """Pipelines of models with frozen parts whose stages are dealt over the nodes of a pool, whichever these are."""
+    model = estimator.model
+    if row.name not in ("deepspeed", "megatron", "torch") or not model.frozen or not offers(row, model):
+        return
+    several = [
+        len(each.hosts)
+        for each in joined(estimator.cluster).pools
+        if len(each.hosts) > 1 and len({*each.devices}) == 1
+    ]
+    offered = [item for item in row.recomputes if limits.recompute is None or item in limits.recompute]
+    ways = [offered] if row.recompute_per_stage else [[item] for item in offered]
+    for network in networks(row, estimator.topology).values():
+        for nodes in range(2, 17):
+            if nodes != max(several, default=0) and not any(count % nodes == 0 for count in several):
+                continue
+            seen = Estimator(dealt(joined(network), nodes), model, estimator.calibration)
+            for zero, own in product(limits.zero or (0, 1, 2, 3), ways):
+                for plan in _pipelines(seen, limits, row, zero, own):
+                    if plan.pp > 1 and plan.cp == 1 and plan.folding == WHOLE_EXPERTS and not plan.shard_size:
+                        spread = replace(plan, stage_nodes=nodes)
+                        try:
+                            yield on_own_pools(spread, seen.cluster, estimator.cluster)
+                        except PlanError:
+                            continue
 
 
 def _backups(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:

@@ -56,6 +56,7 @@ from tests.worlds import (
     with_racks,
     with_replicas,
     with_shapes,
+    with_slow_nodes,
     with_small_nodes,
     with_stacked_layers,
     with_stragglers,
@@ -741,6 +742,31 @@ def test_replicas_on_several_nodes_are_the_best_now_and_then() -> None:
         best = search(*with_small_nodes(seed), small_nodes(seed), explain=False).best
         assert best is not None
         assert bool(widths(best.plan, with_small_nodes(seed)[0])) == wide
+
+
+def of_stages(seed: int) -> Limits:
+    """Pipelines of runtimes that train adapters in them."""
+    return limits(seed, ("torch", "deepspeed")[seed % 2], (2, 3, 4))
+
+
+@given(SEEDS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_stages_dealt_over_nodes(seed: int) -> None:
+    """Stages that share the nodes they are dealt over are the best where exhaustion says so, and no bound is above."""
+    check(with_slow_nodes(seed), of_stages(seed), QUICK)
+
+
+@pytest.mark.slow
+@given(SEEDS)
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_stages_dealt_over_nodes(seed: int) -> None:
+    """The same of more of them."""
+    check(with_slow_nodes(seed), of_stages(seed), MANY)
+
+
+def test_stages_are_dealt_over_nodes_now_and_then() -> None:
+    """The oracle sees plans with and without them as the best, over two nodes, three and four."""
+    assert [plan.stage_nodes for plan in answers(with_slow_nodes, of_stages, (5, 12, 49, 9))] == [1, 2, 3, 4]
 
 
 def several_replicas(seed: int) -> Limits:

@@ -155,6 +155,20 @@ def test_uneven_pipeline_equals_one_process(tmp_path: Path) -> None:
     assert reference.relative_error(pipeline_weights(tmp_path / "saved"), wanted.end, wanted.start) < 1e-5
 
 
+def test_stages_dealt_over_nodes_equal_one_process(tmp_path: Path) -> None:
+    """A pipeline in each of two nodes, whose ranks DeepSpeed is told of as its own order is the other one."""
+    stage = (group("a", "A100", count=2, share=4, steps=2),)
+    chosen = plan("deepspeed", 1, [3, 1], [stage, stage], recompute="full", stage_nodes=2)
+    where = cluster(pool("a", ("A100", "A100"), 2, (nic("eth", "lo"),)))
+    spec = model(8, layers=4, precision="fp32", optimizer="sgd")
+    printed, folder = run(tmp_path, chosen, where, spec)
+    wanted = reference.train(folder, STEPS, LR)
+    assert printed == pytest.approx(wanted.losses, rel=1e-5)
+    assert reference.relative_error(pipeline_weights(tmp_path / "saved"), wanted.end, wanted.start) < 1e-5
+    nodes = [line.split() for line in (folder / "nodes.txt").read_text().splitlines()[1:]]
+    assert [(node[3], node[4]) for node in nodes] == [("0,1", "0"), ("0,1", "2")]
+
+
 def pipeline_weights(folder: Path) -> dict[str, Any]:
     """The weights in a pipeline's checkpoint under the names of the reference."""
     found = {}

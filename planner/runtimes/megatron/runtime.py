@@ -11,7 +11,7 @@ from planner.errors import EmitError
 from planner.job.files import EmittedFile, launch_files, node_file, number_format
 from planner.job.job import Job, JobNetwork
 from planner.model.spec import ModelSpec
-from planner.plan.placement import Rank, agents, by_pipeline, ranks
+from planner.plan.placement import Rank, in_fewest_runs, ranks
 from planner.plan.values import Plan
 from planner.runtimes.interface import Checkout, Runtime
 from planner.runtimes.megatron.arguments import (
@@ -204,8 +204,7 @@ class Megatron(Runtime):
         usual = ranks(plan, cluster)
         if plan.cp > 1 or plan.folding.ways not in (1, plan.stages[0].replicas[0].tp):
             return usual
-        other = by_pipeline(usual)
-        return other if len(agents(other)) < len(agents(usual)) else usual
+        return in_fewest_runs(usual)
 
     def check(self, plan: Plan, model: ModelSpec) -> None:
         """Raise EmitError for a model that has no positions for all tokens of a sequence."""

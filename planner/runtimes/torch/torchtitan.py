@@ -86,6 +86,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield "it shards gradients in every micro-batch, as ZeRO 2 and 3 do, not 1"
     if plan.pp > 1 and model.tied_embeddings:
         yield "its pipelines have no tied embeddings"
+    if plan.stage_nodes > 1:
+        yield "its ranks are numbered replica before stage, in the plan stages are dealt over nodes"
     if plan.fewer_steps:
         yield f"its ranks run the same number of micro-batches, in the plan {plan.fewer_steps} replicas one fewer"
     if plan.grid is not None:

@@ -226,7 +226,7 @@ class Rates:
             each = [
                 self._priced(first, device_type, first.tp, replicas, sequences, shards)
                 for device_type in self.device_types
-                if device_type.per_node >= first.tp
+                if device_type.holds(first.tp)
             ]
             for number, family in enumerate(members):
                 self._cases[family] = [(cases, number) for cases in each]
@@ -247,7 +247,7 @@ class Rates:
             divisors(self.estimator.model.training.global_batch),
         )
         for device_type in self.device_types:
-            slots = device_type.replicas(family.tp) if device_type.per_node >= family.tp else 0
+            slots = device_type.replicas(family.tp) if device_type.holds(family.tp) else 0
             if slots:
                 shape, group = self._shape(family, family.tp), self._group(family, device_type, family.tp, 1)
                 micro = pricer.micro_batch(shape, group, cast("int", np.array(sizes)), ALONE)
@@ -802,10 +802,12 @@ def ring_rates(
         ),
         default=0.0,
     )
+    here = sum(other.per_node for other in device_types if other.pool == device_type.pool) // tp
     return RingRates(
         estimator=estimator,
         between=between / tp,
         inside=inside_rate(device_type, calibration),
-        near=sum(other.per_node for other in device_types if other.pool == device_type.pool) // tp,
+        # A stage that is dealt over nodes has a replica on each at least.
+        near=here if device_type.dealt == 1 else 1,
         together=max(1, tp // device_type.nodes_each),
     )

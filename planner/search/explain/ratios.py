@@ -15,13 +15,13 @@ from math import hypot, sqrt
 
 from planner.calibration.merge import LEAST_SPREAD
 from planner.calibration.values import Calibration
+from planner.cluster.equal_pools import joined
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import sockets_only
 from planner.cost.estimate import Estimator
 from planner.dims.pipeline import PipelineParallelism
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
-from planner.plan.equal_pools import joined
 from planner.plan.values import Plan
 from planner.search.deadline import Deadline, Struck
 from planner.search.explain.bars import ErrorBar, Factors, device_bars, network_bars, scaled, with_families

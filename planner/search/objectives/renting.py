@@ -13,6 +13,7 @@ from statistics import median
 from time import monotonic
 
 from planner.calibration.values import Calibration
+from planner.cluster.equal_pools import joined, likeness
 from planner.cluster.offers import OffersFile, rented
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
@@ -23,7 +24,7 @@ from planner.errors import PlanError
 from planner.field_metadata import json_fields
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
-from planner.plan.equal_pools import joined, likeness, on_joined_pools, on_own_pools
+from planner.plan.equal_pools import on_joined_pools, on_own_pools
 from planner.plan.file import Status
 from planner.plan.placement import place
 from planner.plan.values import Plan

@@ -81,6 +81,8 @@ class Family(NamedTuple):
     offload: Offload = ON_DEVICE
     shard_size: int | None = None
     """As in ``Plan``; each stage is of one device type then, and each of its groups a node."""
+    stage_nodes: int = 1
+    """As in ``Plan``; its partition is of a cluster with so many nodes as one."""
 
     @property
     def equal_work(self) -> tuple[object, ...]:
@@ -157,6 +159,7 @@ class Choice:
             cp=self.family.context.ways,
             cp_kind=self.family.context.kind,
             fewer_steps=self.family.fewer_steps(model),
+            stage_nodes=self.family.stage_nodes,
             offload=self.family.offload,
             shard_size=self.family.shard_size,
             sequence_parallel=wide and splits_sequence(TARGETS[self.family.target], model, self.family.tp),
@@ -178,6 +181,7 @@ def choice_of(plan: Plan, recompute: Recompute | None) -> Choice:
         context=plan.context,
         offload=plan.offload,
         shard_size=plan.shard_size,
+        stage_nodes=plan.stage_nodes,
     )
     return Choice(family=family, depth=plan.pp, interleave=plan.interleave, schedule=plan.schedule)
 
@@ -411,7 +415,7 @@ def depths(
     shares = family.context.ways > 1 or family.folding != WHOLE_EXPERTS
     covered = family.tp is not None and not shares and batch_per_replica(row, model, family.tp)
     possible_depths: tuple[int, ...] = (
-        (1,) if most and not covered and family.zero in zeros_at(row, 1) else ()
+        (1,) if most and not covered and family.stage_nodes == 1 and family.zero in zeros_at(row, 1) else ()
     )
     if family.zero in zeros_at(row, 2) and not stays_whole(family, model):
         deeper = range(2, most + 1)
@@ -455,10 +459,12 @@ def compositions(
             able = {each.key for each in device_types if fills_node(each, family.shard_size, family.tp)}
             return tuple(mix for mix in mixes if (mix[0].pool, mix[0].gpu) in able)
         per_node = {device_type.key: device_type.per_node for device_type in device_types}
+        dealt = {each.key: each for each in device_types if each.dealt > 1}
         return tuple(
             mix
             for mix in mixes
-            if all(
+            if all(_is_dealt(group, dealt.get((group.pool, group.gpu))) for group in mix)
+            and all(
                 together == 1 or holds_experts(group, together, per_node[group.pool, group.gpu])
                 for group in mix
                 for together in (family.folding.ways, family.tp * ways if ways > 1 else 1)
@@ -470,6 +476,13 @@ def compositions(
             if limits.micro_batch is None or family.batch // dp in limits.micro_batch:
                 single_mixes += _mixes(device_types, tp, dp, family, 1)
     return tuple(single_mixes)
+
+
+def _is_dealt(group: ReplicaGroup, device_type: DeviceType | None) -> bool:
+    """True where replicas can be dealt evenly over the nodes that are one, where there are such."""
+    if device_type is None:
+        return True
+    return group.count % device_type.dealt == 0 and group.devices <= device_type.per_node
 
 
 def most_types(types: int) -> int:
@@ -496,7 +509,7 @@ def _mixes(
     room = {
         device_type.key: device_type.replicas(tp) // ways
         for device_type in device_types
-        if device_type.per_node >= tp and device_type.replicas(tp) >= ways
+        if device_type.holds(tp) and device_type.replicas(tp) >= ways
     }
 
     def group(key: tuple[str, str], count: int) -> ReplicaGroup:

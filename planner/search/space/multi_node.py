@@ -1,16 +1,23 @@
-"""Tensor-parallel replicas that span several nodes: their degrees, and the pools that can hold them."""
+"""Tensor-parallel replicas that span several nodes: their degrees, and the pools that can hold them; and the numbers
+of nodes over which stages are dealt."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from planner.capabilities import Capabilities
+from planner.cluster.equal_pools import joined
+from planner.cluster.multi_node import dealable
 from planner.cluster.spec import PoolSpec
-from planner.cluster.topology import Topology
+from planner.cluster.topology import DeviceType, Topology
+from planner.dims.sharding import zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
-from planner.search.space.choices import offers, usable_device_types
+from planner.plan.values import WHOLE, WHOLE_EXPERTS
+from planner.search.space.choices import Family, offers, usable_device_types
 from planner.search.values import Limits
+from planner.units import divisors
 
 MOST_WIDE = 64
 """Largest degree of replicas on several nodes."""
@@ -44,3 +51,36 @@ def wide_pools(topology: Topology, tp: int) -> dict[str, int]:
         and tp % len(pool.devices) == 0
         and tp <= _most_devices(pool, topology)
     }
+
+
+MOST_DEALT = 16
+"""Most nodes over which stages are dealt."""
+
+
+def dealt_nodes(row: Capabilities, limits: Limits, model: ModelSpec, topology: Topology) -> tuple[int, ...]:
+    """Numbers of nodes over which stages are dealt: those that divide the nodes of a pool, and all of the largest.
+
+    Only where parts of the model are frozen: then gradients are smaller than what stages send, which stays in a node.
+    """
+    if row.hosts_once or not model.frozen or not offers(row, model) or not zeros_at(row, 2):
+        return ()
+    if limits.pp is not None and max(limits.pp) < 2:
+        return ()
+    sizes = [len(pool.hosts) for pool in joined(topology.cluster).pools if dealable(pool)]
+    if not sizes:
+        return ()
+    numbers = {number for size in sizes for number in divisors(size)} | {max(sizes)}
+    return tuple(sorted(number for number in numbers if 1 < number <= MOST_DEALT))
+
+
+def dealt_families(
+    found: Iterable[Family], nodes: int, device_types: Sequence[DeviceType]
+) -> Iterator[Family]:
+    """Those of these families whose stages can be dealt over so many nodes, so dealt."""
+    for family in found:
+        alone = family.shard_size is None and family.context == WHOLE and family.folding == WHOLE_EXPERTS
+        if family.tp is None or family.dp is None or not alone:
+            continue
+        able = (each for each in device_types if each.holds(family.tp) and each.dealt > 1)
+        if any(family.dp % each.dealt == 0 and family.dp * family.tp < each.per_node for each in able):
+            yield family._replace(stage_nodes=nodes)

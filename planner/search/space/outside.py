@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from planner.capabilities import Capabilities
+from planner.cluster.equal_pools import joined
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.schedules import divides
@@ -20,7 +21,6 @@ from planner.dims.trained import dealt_whole, frozen_text, splits_frozen, undivi
 from planner.dims.zero_plus import ROUNDED
 from planner.frozen import record
 from planner.model.spec import ModelSpec
-from planner.plan.equal_pools import joined
 from planner.plan.values import Grid
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import (

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.capabilities import Capabilities
-from planner.cluster.multi_node import widened
-from planner.cluster.spec import ClusterSpec, nodes_each
+from planner.cluster.equal_pools import joined
+from planner.cluster.multi_node import dealt, widened
+from planner.cluster.spec import ClusterSpec, dealt_over, nodes_each
 from planner.cluster.topology import Topology, sockets_only
 from planner.cost.estimate import Estimator
 from planner.model.spec import ModelSpec
-from planner.plan.equal_pools import joined
 from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Family, Islands, depths, usable_device_types
 from planner.search.space.derived import derived
@@ -87,6 +87,20 @@ def wide_partitions(estimator: Estimator, row: Capabilities, tp: int) -> dict[st
             name = f"{network}:{'+'.join(names)}" if number else network
             part = _restricted(estimator, seen, names)
             partitions[f"{name} over nodes, tp {tp}"] = NetworkPartition(part, islands, whole=number == 0)
+    return partitions
+
+
+@derived
+def dealt_partitions(estimator: Estimator, row: Capabilities, nodes: int) -> dict[str, NetworkPartition]:
+    """Partitions, by name, in which each stage is dealt over so many nodes of a pool, or all that it has."""
+    partitions: dict[str, NetworkPartition] = {}
+    for network, cluster in networks(row, estimator.topology).items():
+        seen = dealt(joined(cluster), nodes)
+        for number, (names, islands) in enumerate(parts(row, seen, estimator.model)):
+            if any(dealt_over(pool) > 1 for pool in seen.pools if pool.name in names):
+                name = f"{network}:{'+'.join(names)}" if number else network
+                part = _restricted(estimator, seen, names)
+                partitions[f"{name} dealt over {nodes}"] = NetworkPartition(part, islands, whole=number == 0)
     return partitions
 
 

@@ -47,10 +47,11 @@ class RingSetup:
 
 
 @derived
-def ring_alone(estimator: Estimator, groups: Composition, setup: RingSetup) -> Ring:
-    """The data-parallel ring of a stage that has its nodes to itself; the same whatever the batches of its groups."""
+def ring_alone(estimator: Estimator, groups: Composition, setup: RingSetup, stages: int = 1) -> Ring:
+    """The data-parallel ring of a stage that has its nodes to itself, or to so many of its kind; the same whatever the
+    batches of its groups."""
     try:
-        return setup.ring(estimator, place_stages([groups], estimator.cluster))
+        return setup.ring(estimator, place_stages([groups] * stages, estimator.cluster))
     except PlanError:
         return Ring(size=1, bytes_per_second=0.0, latency_seconds=0.0, crosses="")
 

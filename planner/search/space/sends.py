@@ -221,9 +221,10 @@ def send_alone(estimator: Estimator, first: Composition, last: Composition, repl
     device_type = topology.device_type(one.pool, one.gpu)
     devices = one.replicas * one.tp + other.replicas * other.tp
     near = one.gpu != other.gpu or devices <= device_type.per_node
+    all_nodes = device_type.dealt * device_type.nodes
     return Sends(
         near_seconds=seconds(one.first_node) if near else never,
-        far_seconds=seconds(one.first_node + one.nodes) if device_type.nodes > one.nodes else never,
+        far_seconds=seconds(one.first_node + one.nodes) if all_nodes > one.nodes else never,
     )
 
 

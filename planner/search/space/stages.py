@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from planner.capabilities import Recompute
-from planner.cluster.topology import Topology
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.arrays import Numbers
 from planner.cost.communication import ALONE, Ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait, whole_copies
@@ -40,7 +40,7 @@ from planner.search.space.choices import (
     stands,
     usable_device_types,
 )
-from planner.search.space.rings import RingSetup, divided_ring, least_ring
+from planner.search.space.rings import RingSetup, divided_ring, least_ring, ring_alone
 from planner.search.space.sends import (
     Hops,
     Sends,
@@ -132,7 +132,12 @@ class StageOptions:
         """Stages of several device types that a plan may have."""
         family = choice.family
         self.ring_setup = RingSetup(self.pricer.kernels, family.shard_size, family.folding.ways)
-        rings = [least_ring(estimator, unbatched(item), self.ring_setup) for item in candidates]
+        rings = [
+            ring_alone(estimator, unbatched(item), self.ring_setup, together)
+            if (together := self._together(item, device_types)) > 1
+            else least_ring(estimator, unbatched(item), self.ring_setup)
+            for item in candidates
+        ]
         kept = [(item, ring) for item, ring in zip(candidates, rings, strict=True) if ring.connected]
         if islands and choice.depth == 1:
             kept = [(item, ring) for item, ring in kept if len(self.used_islands(item)) > 1]
@@ -163,11 +168,25 @@ class StageOptions:
         self._most_of: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._slow_ends: dict[tuple[int, int, Recompute, bool, bool], list[float]] = {}
 
+    def _together(self, groups: Composition, device_types: Sequence[DeviceType]) -> int:
+        """Stages, this one too, that share the nodes over which they are dealt, at least."""
+        (group, *others), depth = groups, self.choice.depth
+        own = self.topology.device_type(group.pool, group.gpu)
+        if own.dealt == 1 or others:
+            return 1
+        most = own.per_node // group.devices
+        if len(device_types) == 1:
+            # Stages take one place after the other, and only the last has fewer.
+            return max(1, min(most, depth % most or most))
+        elsewhere = (each.replicas(group.tp) // group.count for each in device_types if each.key != own.key)
+        # Where there is one place, all that stand nowhere else share it.
+        return max(1, depth - sum(elsewhere) - self.most_mixed) if own.nodes == 1 else 1
+
     def _held_whole(self, groups: Composition) -> int:
         """Stages smaller than a node that nodes hold whole, where the pipeline may have more; else 0."""
         family, group = self.choice.family, groups[0]
         together = family.context.ways > 1 or family.folding.ways > group.tp
-        together = together or family.shard_size is not None
+        together = together or family.shard_size is not None or family.stage_nodes > 1
         if family.dp is None or len(groups) > 1 or together or self.pricer.target.hosts_once:
             return 0
         device_type = self.topology.device_type(group.pool, group.gpu)
@@ -460,7 +479,7 @@ class StageOptions:
 
     def stand(self, slots: Sequence[int]) -> bool:
         """True where there is room for stages of these compositions, [stage], as the space has them."""
-        whole = self.choice.family.shard_size is not None
+        whole = self.choice.family.shard_size is not None or self.choice.family.stage_nodes > 1
         return stands([self.compositions[index] for index in slots], self.topology, whole=whole)
 
     def is_mixed(self, composition: int) -> bool:
@@ -518,4 +537,8 @@ class StageOptions:
                 )
             )
             end += option.layers
-        return self.choice.plan(stages, self.estimator.model)
+        plan = self.choice.plan(stages, self.estimator.model)
+        keys = {(group.pool, group.gpu) for stage in stages for group in stage.replicas}
+        if plan.stage_nodes > 1 and all(self.topology.device_type(*key).dealt == 1 for key in keys):
+            return replace(plan, stage_nodes=1)
+        return plan

@@ -250,6 +250,16 @@ def over_nodes(zero: int, devices: int, *, tp: int, stages: int = 1, **changes: 
     return Case(name, chosen, model(chosen.global_batch, layers=3, **changes), where)
 
 
+def dealt(zero: int, interleave: int = 1, **changes: Any) -> Case:
+    """A pipeline in each of two nodes, whose replicas are on the other."""
+    where = cluster(pool("big", ("A100", "A100"), 2, (nic("eth", "lo"),)))
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    stage = (group("big", "A100", count=2, share=4, steps=2),)
+    chosen = plan("torch", zero, [2, 3], [stage, stage], interleave=interleave, stage_nodes=2)
+    name = name_of(f"dealt-v{interleave}", zero, changes)
+    return Case(name, chosen, model(8, layers=5, **changes), where)
+
+
 def divided(
     zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, kind: str = "ulysses", **changes: Any
 ) -> Case:
@@ -561,6 +571,8 @@ OTHERS = [
     pipeline(1, [2, 1], steps=3, **{**ADAPTERS, "tied_embeddings": True}),
     resumed("experts", shared(3, stages=2), pipeline(1, [1, 2], steps=2, experts=ROUTED)),
     over_nodes(1, 1, tp=2, stages=2, optimizer="sgd"),
+    dealt(1, **ADAPTERS),
+    dealt(2, 2, optimizer="sgd"),
     uneven(3, shard_size=2, precision="bf16"),
     uneven(0, optimizer_states="bf16"),
     pipeline(1, [1, 2], steps=3, fewer=1, optimizer="sgd", documents=PACKED),

@@ -46,10 +46,10 @@ def flat(zero: int, dp: int = 8, tp: int = 2, steps: int = 1, micro: int = 2, **
     return replace(made, **changes)
 
 
-def staged(zero: int) -> Plan:
+def staged(zero: int, **changes: Any) -> Plan:
     """20 layers and 12 with a tensor-parallel degree of 2."""
     own = (group("a", "A100", tp=2, count=4, share=8, steps=4),)
-    return plan("torch", zero, [20, 12], [own, own])
+    return plan("torch", zero, [20, 12], [own, own], **changes)
 
 
 PARAMETERS = {
@@ -237,6 +237,7 @@ REFUSED: dict[str, tuple[Plan, dict[str, Any], str]] = {
         "same tp and micro-batches",
     ),
     "zero 3 in stages": (staged(3), {}, "whole gradients until the end"),
+    "dealt stages": (staged(1, stage_nodes=2), {}, "stages are dealt over nodes"),
     "zero 1": (flat(1, steps=2), {}, "every micro-batch"),
     "fp16": (flat(3), {"precision": "fp16"}, "bf16 or fp32"),
     "narrow weights": (flat(3), {"master_weights": "bf16"}, "AdamW in fp32"),
