@@ -12,6 +12,7 @@ from planner.calibration.file import shipped
 from planner.calibration.values import Calibration
 from planner.capabilities import RECOMPUTES, Capabilities
 from planner.cluster.equal_pools import joined
+from planner.cluster.multi_node import dealt
 from planner.cluster.spec import ClusterSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
@@ -30,6 +31,7 @@ from planner.plan.placement import Slot, place
 from planner.plan.values import Plan, ReplicaGroup, Stage
 from planner.search.data_parallel import most_offered
 from planner.search.space.choices import MAX_DEPTH, batch_per_replica, offers, stands
+from planner.search.space.multi_node import dealt_nodes
 from planner.search.values import Limits
 from planner.targets import TARGETS, target
 from planner.units import divisors
@@ -82,7 +84,11 @@ class Field:
         if (
             outside(on_joined_pools(plan, self.joined, self.cluster), self.limits, self.model)
             or faults(plan, self.cluster, self.model)
-            or scatters(plan, self.joined, self.cluster)
+            or (
+                not deals(plan, self.joined, self.cluster, self.model)
+                if plan.stage_nodes > 1
+                else scatters(plan, self.joined, self.cluster)
+            )
             or straddles(plan, self.cluster, self.model)
             or plan.micro_batches * plan.pp > MOST_OPERATIONS
         ):
@@ -92,6 +98,25 @@ class Field:
         except PlanError:  # replicas that reach each other only over a network that the job does not use
             return None
         return found.step_seconds if found.fits else None
+
+
+def deals(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec, model: ModelSpec) -> bool:
+    """True for stages that the search deals over nodes too: parts of those that are one, in pipelines of adapters."""
+    topology, together = Topology(seen), Topology(dealt(seen, plan.stage_nodes))
+    if plan.stage_nodes not in dealt_nodes(target(plan.target), Limits(), model, topology):
+        return False
+    try:
+        groups = [
+            (group, together.device_type(group.pool, group.gpu))
+            for group in _groups(on_joined_pools(plan, seen, cluster))
+        ]
+    except KeyError:
+        return False
+    parts = [each.dealt > 1 and group.devices < each.per_node for group, each in groups]
+    return any(parts) and all(
+        each.holds(group.tp) and group.count % each.dealt == 0 and group.devices <= each.per_node
+        for group, each in groups
+    )
 
 
 def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:
@@ -279,7 +304,11 @@ def _pipeline(field: Field, row: Capabilities) -> Plan | None:
     layers = _dealt(
         rng, model.layers, speeds if rng.random() < 0.7 else [rng.random() + 0.05 for _ in speeds]
     )
-    return _plan(field, row, stages, layers, tp)
+    plan = _plan(field, row, stages, layers, tp)
+    numbers = dealt_nodes(row, Limits(), model, field.estimator.topology)
+    if plan is None or depth == 1 or not numbers or rng.random() < 0.5:
+        return plan
+    return replace(plan, stage_nodes=rng.choice(numbers), shard_size=None)
 
 
 def _replicas(
