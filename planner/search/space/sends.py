@@ -202,7 +202,7 @@ def send_alone(estimator: Estimator, first: Composition, last: Composition, repl
     """
     never = float("inf")
     try:
-        placed = _placed(estimator, unbatched(first), unbatched(last))
+        placed = _placed(estimator, first, last)
     except PlanError:
         return Sends(near_seconds=never, far_seconds=never)
     topology = estimator.topology

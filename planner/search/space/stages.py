@@ -439,15 +439,22 @@ class StageOptions:
         ]
         return min(item.seconds - item.host_seconds for item in micro)
 
+    @cached_property
+    def _senders(self) -> tuple[tuple[Composition, float], ...]:
+        """The devices of each composition, whatever their batch, and the bytes that a replica sends."""
+        target, choice, senders = self.pricer.target, self.choice, []
+        for groups in self.compositions:
+            tp = groups[0].tp
+            size = exposed_bytes(self.pricer, groups[0].micro_batch, choice.interleave, choice.schedule)
+            copies = whole_copies(target, tp, split=splits_sequence(target, self.pricer.model, tp))
+            senders.append((unbatched(groups), size * copies))
+        return tuple(senders)
+
     def sends(self, first: int, last: int) -> Sends:
         """Least seconds of a send between two compositions."""
         key = (first, last)
         if key not in self._sends:
-            micro_batch = self.compositions[first][0].micro_batch
-            size = exposed_bytes(self.pricer, micro_batch, self.choice.interleave, self.choice.schedule)
-            tp, target = self.compositions[first][0].tp, self.pricer.target
-            size *= whole_copies(target, tp, split=splits_sequence(target, self.pricer.model, tp))
-            groups, others = self.compositions[first], self.compositions[last]
+            (groups, size), (others, _) = self._senders[first], self._senders[last]
             if self.divided.keys() & {first, last}:
                 self._sends[key] = send_divided(self.estimator, groups, others, size)
             else:
