@@ -15,7 +15,7 @@ from planner.cost.estimate import Estimator, outer_stages_wait
 from planner.cost.schedules import divides, is_v_shaped
 from planner.dims.pipeline import MAX_INTERLEAVE, MOST_ZERO
 from planner.search.bounds.lagrangian import LagrangianBound, StagePart
-from planner.search.bounds.layer_count import LayerCountBound, late
+from planner.search.bounds.layer_count import Held, LayerCountBound, held_by, late
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
 from planner.search.bounds.ramp import RampBound, by_position
 from planner.search.bounds.rates import Rates, Speed
@@ -122,6 +122,10 @@ class UniformBounds:
     def _nodes(self) -> dict[str, tuple[int, int]]:
         return self._rates.nodes(self._family)
 
+    @cached_property
+    def _held(self) -> Held:
+        return held_by(self.speeds, self._layers)
+
     def _counted(self, chunks: int, schedule: Schedule = "1f1b") -> LayerCountBound:
         steps = self._family.micro_batches
         crossing = self._rates.crossing(self._family, chunks, schedule)
@@ -135,6 +139,7 @@ class UniformBounds:
             self._nodes,
             self._rates.mixed(self._family),
             schedule,
+            self._held,
         )
 
 

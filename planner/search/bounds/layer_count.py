@@ -16,7 +16,7 @@ pipeline that one node cannot hold continues on others: the stages at such borde
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import inf
 from types import MappingProxyType
 
@@ -58,13 +58,23 @@ BEYOND = 1.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class Held:
     """What slots do and hold, whatever they send; fields with two axes are [recomputation][device type]."""
 
     slots: Numbers
     """[device type]."""
+    pools: NDArray[np.str_]
+    """Of each device type."""
     seconds: Numbers
     """Of a layer for one micro-batch, [device type]."""
+    backward: Numbers
+    """The part of it for the backward, [device type]."""
+    ends: Numbers
+    """Seconds of embedding and head, [end][device type]."""
+    end_tails: Numbers
+    """What both add to the end of the step, [end][device type]."""
+    tied: Numbers
+    """What each of their two stages takes to add up the gradients of a tied embedding, [device type]."""
     each_seconds: Numbers
     tails: Numbers
     """Least end of the step per layer."""
@@ -78,13 +88,22 @@ class _Held:
     """Of embedding and head, at least."""
 
 
-@lru_cache(maxsize=256)
-def _held(speeds: tuple[Speed, ...], layers: int) -> _Held:
+def held_by(speeds: Sequence[Speed], layers: int) -> Held:
+    """What slots of these speeds do and hold of so many layers."""
     policies = list(zip(*(speed.policies for speed in speeds), strict=True))
     rooms = [[policy.room for policy in row] for row in policies]
-    return _Held(
+    ends, end_tails = (
+        np.array([[getattr(speed, name) for speed in speeds] for name in names])
+        for names in (ENDS, END_TAILS)
+    )
+    return Held(
         slots=np.array([speed.slots for speed in speeds]),
+        pools=np.array([speed.device_type[0] for speed in speeds]),
         seconds=np.array([speed.layer_seconds for speed in speeds]),
+        backward=np.array([speed.backward_seconds for speed in speeds]),
+        ends=ends,
+        end_tails=end_tails,
+        tied=np.array([speed.tied_seconds for speed in speeds]),
         each_seconds=np.array([[policy.layer_seconds for policy in row] for row in policies]),
         tails=np.array([[policy.tail_seconds for policy in row] for row in policies]),
         most=np.array([[float(min(layers, room.layers(1))) for room in row] for row in rooms]),
@@ -110,34 +129,31 @@ class LayerCountBound:
         nodes: Mapping[str, tuple[int, int]] = MappingProxyType({}),
         mixed: int = 0,
         schedule: Schedule = "1f1b",
+        held: Held | None = None,
     ) -> None:
         """``crossing`` is a send that the pipeline must do at least once, if there is one.
 
         ``nodes`` are those of each pool and how many stages one holds at most; up to ``mixed`` stages are of several
-        device types, and nothing is known of their sends.
+        device types, and nothing is known of their sends. ``held`` is what ``held_by`` finds, where that is known.
         """
         self.speeds, self.layers, self.micro_batches, self.chunks = speeds, layers, micro_batches, chunks
         self.crossing, self.schedule = crossing, schedule
         self._nodes, self._mixed = sorted(nodes.values(), key=lambda item: -item[1]), mixed
         # Of each pool its device types, and the most neighbours in the pipeline that a node holds: a run.
-        pools = np.array([speed.device_type[0] for speed in speeds])
-        runs = [(np.flatnonzero(pools == pool), most) for pool, (_, most) in nodes.items() if pool in pools]
-        self._runs = [] if mixed else runs
-        held = _held(tuple(speeds), layers)
+        held = held or held_by(speeds, layers)
+        runs = [(np.flatnonzero(held.pools == pool), most) for pool, (_, most) in nodes.items()]
+        self._runs = [] if mixed else [(types, most) for types, most in runs if types.size]
         self._slots, self._seconds, self._each_seconds = held.slots, held.seconds, held.each_seconds
         self._most, self._free = held.most, held.free_bytes
         self._layer_bytes, self._activation_bytes = held.layer_bytes, held.activation_bytes
         self._tail, self._ends = held.tail_seconds, held.ends_seconds
         self._tails = held.tails
-        self._backward = np.array([speed.backward_seconds for speed in speeds])
+        self._backward = held.backward
         inner = chunks * np.array([item.inner_seconds for item in hops])
         outer = chunks * np.array([item.outer_seconds for item in hops])
         self._inner, self._outer = float(inner.min()), float(outer.min())
         # What a stage does beside its layers: in the middle, as the first and as the last one, and at a crossing.
-        first, last, first_tail, last_tail, tied = (
-            np.array([getattr(speed, name) for speed in speeds])
-            for name in (*ENDS, *END_TAILS, "tied_seconds")
-        )
+        (first, last), (first_tail, last_tail), tied = held.ends, held.end_tails, held.tied
         if is_v_shaped(schedule):
             # Nothing hides behind backwards that are divided, but a tied embedding is there once.
             first, last = first + last, np.zeros_like(last)

@@ -21,7 +21,7 @@ Where backwards are divided only the stage's own work is counted, which is the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,9 @@ from planner.search.bounds.rates import ENDS, Speed
 from planner.search.space.sends import Hops
 
 Seconds = NDArray[np.float64]
+
+_Reach = tuple[float, Seconds, Seconds]
+"""A ratio, ratio^k, and sum_k w_k ratio^k, [slots - 1]."""
 
 
 class RampBound:
@@ -45,14 +48,16 @@ class RampBound:
             (0.0, micro_batches * speed.last_seconds + speed.last_tail_seconds + speed.tied_seconds)
             for speed in speeds
         ]
-        self._back = _Ramp(speeds, work, ends, layers, micro_batches, most)
+        self._back = _Ramp(speeds, work, micro_batches, most)
+        self._back_layers = layers + _worth(ends, work)
         self._tail = min(speed.tail_seconds for speed in speeds)
         self._first_tail = min(
             speed.tail_seconds + speed.first_tail_seconds + speed.tied_seconds for speed in speeds
         )
-        self._ahead = _Ramp(speeds, whole, head, layers, micro_batches, most)
+        self._whole = _Ramp(speeds, whole, micro_batches, most)
+        self._ahead_layers = layers + _worth(head, whole)
         # One stage with both ends may hide more.
-        self._own = _Ramp(speeds, whole, ends, layers, micro_batches, most)
+        self._own_layers = layers + _worth(ends, whole)
         self._forward = min(
             speed.forward_seconds / seconds for speed, seconds in zip(speeds, whole, strict=True)
         )
@@ -70,48 +75,62 @@ class RampBound:
         # T >= sum_{i<k} f_i / v + m c_k + t_k, likewise.
         ahead = self._forward / chunks
         send = None if hops is None else chunks * min(item.inner_seconds for item in hops)
-        own: Seconds = np.maximum(self._back.ends(1.0, send) + self._tail, self._own.ends(1.0, send))
+        own = self._alone if send is None else self._by_own_work(send)
         if divided:
             return own
         several = np.maximum(
-            self._back.ends(1.0 - back, send) + self._first_tail, self._ahead.ends(1.0 - ahead, send)
+            self._back.ends(self._back_layers, 1.0 - back, send) + self._first_tail,
+            self._whole.ends(self._ahead_layers, 1.0 - ahead, send),
         )
         together: Seconds = np.minimum(np.maximum(several, own), own[0])
         return together
+
+    @cached_property
+    def _alone(self) -> Seconds:
+        """What stages do themselves where sends take no time."""
+        return self._by_own_work(None)
+
+    def _by_own_work(self, send: float | None) -> Seconds:
+        """No pipeline ends sooner by what its stages do themselves, [stages - 1]."""
+        ends: Seconds = np.maximum(
+            self._back.ends(self._back_layers, 1.0, send) + self._tail,
+            self._whole.ends(self._own_layers, 1.0, send),
+        )
+        return ends
+
+
+def _worth(ends: Sequence[Sequence[float]], seconds: Sequence[float]) -> float:
+    """What embedding and head are worth in layers at least: each on the type where that is least."""
+    worth = [[one / own for one in both] for both, own in zip(ends, seconds, strict=True)]
+    return sum(min(each[end] for each in worth) for end in range(len(ENDS)))
 
 
 class _Ramp:
     """Slots one behind the other, each with a part ``ratio`` of the time of the one before."""
 
     def __init__(
-        self,
-        speeds: Sequence[Speed],
-        seconds: Sequence[float],
-        ends: Sequence[Sequence[float]],
-        layers: int,
-        micro_batches: int,
-        most: int,
+        self, speeds: Sequence[Speed], seconds: Sequence[float], micro_batches: int, most: int
     ) -> None:
-        """What each speed takes in the whole step: ``seconds`` for a layer, ``ends`` for embedding and head."""
+        """``seconds`` of a layer in the whole step, of each speed."""
         self._steps = micro_batches
         order = sorted(range(len(speeds)), key=lambda index: seconds[index])
         self._rates = by_position(
             [speeds[index].slots for index in order], [1 / seconds[index] for index in order], most
         )
-        self._weight = np.cumsum(self._rates)
+        self._weight: Seconds = np.cumsum(self._rates)
         self._fastest = 1 / seconds[order[0]]
-        # Layers, and what embedding and head are worth in layers at least: each on the type where that is least.
-        worth = zip(
-            *([one / own for one in both] for both, own in zip(ends, seconds, strict=True)), strict=True
-        )
-        self._layers = layers + sum(map(min, worth))
-        self._last: tuple[float, NDArray[np.floating[Any]], Seconds] | None = None
+        # Most that are asked for in a row are of one ratio.
+        self._level: _Reach = (1.0, np.ones(len(self._rates)), self._weight)
+        self._last = self._level
 
-    def ends(self, ratio: float, send: float | None) -> Seconds:
-        """Seconds of at most so many slots, [slots - 1]; each micro-batch is sent on and back in ``send`` seconds."""
-        left, reach = self._reach(ratio)
+    def ends(self, layers: float, ratio: float, send: float | None) -> Seconds:
+        """Seconds of so many layers on at most so many slots, [slots - 1].
+
+        Each micro-batch is sent on and back in ``send`` seconds.
+        """
+        _, left, reach = self._reach(ratio)
         # L <= V sum_k w_k ratio^k
-        plain: Seconds = self._layers / reach
+        plain: Seconds = layers / reach
         if send is None:
             return plain
         # L <= sum_k w_k (V ratio^k - m send): all slots but the ends, which send to one side only, send twice.
@@ -120,13 +139,13 @@ class _Ramp:
         pays = self._steps * send <= plain * left
         return np.where(pays, plain + more / reach, plain)
 
-    def _reach(self, ratio: float) -> tuple[NDArray[np.floating[Any]], Seconds]:
-        """ratio^k, and sum_k w_k ratio^k, [slots - 1]; most are asked for twice in a row."""
-        last = self._last
-        if last is None or last[0] != ratio:
-            left = ratio ** np.arange(len(self._rates))
-            last = self._last = ratio, left, np.cumsum(self._rates * left)
-        return last[1], last[2]
+    def _reach(self, ratio: float) -> _Reach:
+        if ratio == self._level[0]:
+            return self._level
+        if ratio != self._last[0]:
+            left: Seconds = np.power(ratio, np.arange(len(self._rates)))
+            self._last = ratio, left, np.cumsum(self._rates * left)
+        return self._last
 
 
 def by_position(slots: Sequence[float], values: Sequence[float], most: int) -> Seconds:
