@@ -68,7 +68,12 @@ class Shape:
     @property
     def likeness(self) -> tuple[object, ...]:
         """Equal for stages whose micro-batches and end take as long: only the ends of a pipeline tell them apart."""
-        held = self.chunks, self.first, self.last, self.recompute, self.schedule
+        return self.chunks, *self.likeness_of_layers
+
+    @property
+    def likeness_of_layers(self) -> tuple[object, ...]:
+        """The same of stages with as many layers in each chunk."""
+        held = self.first, self.last, self.recompute, self.schedule
         return *held, self.zero, self.zero_plus, self.sequence_parallel, self.offload, self.folding
 
 

@@ -276,6 +276,9 @@ def _rows(values: Iterable[float], count: int) -> Numbers:
 MOST_PRICES = 10_000
 """Prices of stages that are remembered."""
 
+MOST_LENGTHS = 2_000
+"""Stages whose prices with every number of layers are remembered."""
+
 
 class Pricer:
     """Prices stages of one model on one cluster for one target; remembers what it has priced."""
@@ -354,6 +357,7 @@ class Pricer:
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
+        self._each_length: dict[tuple[object, ...], EachLength] = {}
 
     @cached_property
     def varies(self) -> bool:
@@ -415,10 +419,20 @@ class Pricer:
     def each_length(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> EachLength:
         """The same for many numbers of layers at once: the chunks of ``shape`` are arrays."""
         assert not shape.offload.super_offload, "a plan of one stage alone updates during the backward"
-        lengths = list(zip(*map(np.ndarray.tolist, cast("tuple[Numbers, ...]", shape.chunks)), strict=True))
+        chunks = cast("tuple[Numbers, ...]", shape.chunks)  # arrays pass for numbers
         if self.link_curves is not None:  # curves take one number of bytes at a time
+            lengths = zip(*map(np.ndarray.tolist, chunks), strict=True)
             return all_lengths([self._price(replace(shape, chunks=one), groups, ring) for one in lengths])
-        count = len(lengths)
+        key = *(each.tobytes() for each in chunks), shape.likeness_of_layers, groups, ring, self._alone(shape)
+        priced = self._each_length.get(key)
+        if priced is None:
+            if len(self._each_length) == MOST_LENGTHS:
+                self._each_length.clear()
+            priced = self._each_length[key] = self._price_each_length(shape, groups, ring)
+        return priced
+
+    def _price_each_length(self, shape: Shape, groups: tuple[ReplicaGroup, ...], ring: Ring) -> EachLength:
+        count = len(cast("tuple[Numbers, ...]", shape.chunks)[0])
         micro = [self.micro_batch(shape, group, group.micro_batch, ring) for group in groups]
         replicas = [
             self._replica(shape, group, ring, item) for group, item in zip(groups, micro, strict=True)

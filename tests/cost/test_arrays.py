@@ -119,6 +119,8 @@ def test_stages_of_many_lengths(make: Callable[[int], Problem], target: str, see
     lengths = np.arange(chunks, 8)
     for groups in ((group,), mixed):
         many = pricer.each_length(replace(shape, chunks=chunk_layers(lengths, chunks)), groups, ring)
+        back = pricer.each_length(replace(shape, chunks=chunk_layers(lengths[::-1], chunks)), groups, ring)
+        assert back.tail_seconds.tolist() == many.tail_seconds[::-1].tolist()
         for case, layers in enumerate(lengths.tolist()):
             one = pricer.price(replace(shape, chunks=chunk_layers(layers, chunks)), groups, ring)
             assert many.forward[case] == pytest.approx(one.forward, rel=EXACT)
