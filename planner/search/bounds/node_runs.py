@@ -249,26 +249,31 @@ class NodeRuns:
         """The values of pipelines with these stages on several nodes, less the prices of all stages."""
         own = [(spread[number][index], count) for number, index, count in mix]
         many = sum(count for _, count in own)
-        first, last = (_largest(getattr(kind, end) for kind in kinds) for end in ("first", "last"))
+        # What begins and what ends a pipeline: 0 for a run, else which of them.
+        places = range(len(own) + 1)
+        ends: dict[int, list[tuple[int, int]]] = {}
+        for begins, other in product(places, places):
+            if begins != other or not begins or own[begins - 1][1] > 1:
+                # In a row at most; in two where both ends are theirs, with runs between them.
+                near = min(2, many - 1 - (begins > 0 and other > 0 and fewest > many))
+                ends.setdefault(near, []).append((begins, other))
 
-        def total(begins: int, ends: int) -> Numbers:
-            """Where these of them are the first and the last stage, -1 for a run."""
-            # In a row at most; in two where both ends are theirs, with runs between them.
-            near = min(2, many - 1 - (begins >= 0 and ends >= 0 and fewest > many))
-            one = first if begins < 0 else own[begins][0].first[min(near, 1)] - own[begins][0].middle[near]
-            other = last if ends < 0 else own[ends][0].last[min(near, 1)] - own[ends][0].middle[near]
-            return sum((count * each.middle[near] for each, count in own), start=one + other)
+        def total(near: int, pairs: Sequence[tuple[int, int]]) -> Numbers:
+            """Where so many of their neighbours stand on several nodes too, at most."""
+            first = [
+                _largest(kind.first for kind in kinds),
+                *(each.first[min(near, 1)] - each.middle[near] for each, _ in own),
+            ]
+            last = [
+                _largest(kind.last for kind in kinds),
+                *(each.last[min(near, 1)] - each.middle[near] for each, _ in own),
+            ]
+            both = _largest(first[begins] + last[other] for begins, other in pairs)
+            return sum((count * each.middle[near] for each, count in own), start=both)
 
-        places = range(-1, len(own))
-        able = [
-            (begins, ends)
-            for begins in places
-            for ends in places
-            if begins != ends or begins < 0 or own[begins][1] > 1
-        ]
         # values <= u nodes + first + last + their own
         paid = (kind.price * self._left(mix, number) for number, kind in enumerate(kinds))
-        return sum(paid, start=_largest(starmap(total, able)))
+        return sum(paid, start=_largest(starmap(total, ends.items())))
 
     def _runs(self, number: int, values: Sequence[Numbers], stage: Numbers) -> list[Numbers]:
         """The values of a run on so many devices of a node, less the prices of its stages.
@@ -291,19 +296,17 @@ class NodeRuns:
         for room in range(1, devices + 1):
             able = [item for item in sizes if item[0] <= room]
             # Stages between two others of the run, those with the first one of it, and all.
-            inner.append(
-                np.maximum.reduce([inner[-1], *(near + inner[room - size] for size, near, _, _, _ in able)])
-            )
+            inner.append(_largest([inner[-1], *(near + inner[room - size] for size, near, _, _, _ in able)]))
             begun.append(
-                np.maximum.reduce(
+                _largest(
                     [begun[-1], *(opens + inner[room - size][..., None] for size, _, _, opens, _ in able)]
                 )
             )
             runs.append(
-                np.maximum.reduce(
+                _largest(
                     [
                         runs[-1],
-                        *(one for _, _, one, _, _ in able),
+                        *(one for size, _, one, _, _ in able if size == room),
                         *(
                             begun[room - size][..., None] + closes[..., None, :]
                             for size, _, _, _, closes in able
