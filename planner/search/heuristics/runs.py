@@ -9,7 +9,8 @@ is priced.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice, permutations
 from math import floor, inf
 from typing import NamedTuple
@@ -70,6 +71,12 @@ OfNodes = dict[int, dict[int, Runs]]
 
 NOTHING = Run(0, 0.0, ())
 
+Joins = tuple[Iterable[Run], Collection[Run]]
+"""Every one of the first with every one of the second behind it."""
+
+_ALONE = (NOTHING,)
+"""Before runs that nothing stands before."""
+
 
 class RunsOnNodes:
     """Pipelines of runs, for one family."""
@@ -90,18 +97,19 @@ class RunsOnNodes:
 
     def pipelines(self, below: float) -> list[tuple[float, Run]]:
         """About the seconds of a step, and the pipeline, the quickest first; only where it is less than ``below``."""
+        pipeline = cache(self._pipeline)
         times = [time for time in self._times() if time * self._steps < below]
-        longest = self._pipeline(times[-1]) if times else None
+        longest = pipeline(times[-1]) if times else None
         if longest is None:
             return []
         # m busy + what the first micro-batch takes beyond that, which is least in the longest time
         times = [time for time in times if longest.seconds + (self._steps - 1) * time < below]
-        if not times or self._pipeline(times[-1]) is None:
+        if not times or pipeline(times[-1]) is None:
             return []
-        first = bisect_left(times, True, key=lambda time: self._pipeline(time) is not None)
+        first = bisect_left(times, True, key=lambda time: pipeline(time) is not None)
         found: dict[tuple[Held, ...], tuple[float, Run]] = {}
         for time in times[first : first + MOST_TIMES]:
-            best = self._pipeline(time)
+            best = pipeline(time)
             if best is not None:
                 seconds = best.seconds + (self._steps - 1) * time
                 if seconds < min(below, found.get(best.stages, (inf, best))[0]):
@@ -147,15 +155,17 @@ class RunsOnNodes:
         middle = self._best({number: self._by_width(number, busy, OTHER, OTHER) for number in used})
         first = {number: self._by_width(number, busy, END, OTHER) for number in used}
         last = {number: self._by_width(number, busy, OTHER, END) for number in used}
-        openers = [run.stages[0] for widths in first.values() for runs in widths.values() for run in runs]
+        openers = {_degrees(run.stages[0]): run.stages[0] for run in _every(first)}
+        closers = {_degrees(run.stages[-1]): run.stages[-1] for run in _every(last)}
         found: list[Run] = []
-        for opener in {_degrees(stage): stage for stage in openers}.values():
+        for opener in openers.values():
+            able = {degrees for degrees, stage in closers.items() if self._joined(opener.part, stage.part)}
 
             def opens(run: Run, opener: Held = opener) -> bool:
                 return _degrees(run.stages[0]) == _degrees(opener)
 
-            def joined(run: Run, opener: Held = opener) -> bool:
-                return self._joined(opener.part, run.stages[-1].part)
+            def joined(run: Run, able: set[tuple[int, int]] = able) -> bool:
+                return _degrees(run.stages[-1]) in able
 
             begins, ends = self._best(first, opens), self._best(last, joined)
             for order in islice(permutations(used), MOST_ORDERS):
@@ -168,7 +178,10 @@ class RunsOnNodes:
     ) -> OfNodes:
         """The best runs among those wanted."""
         return {
-            number: {width: _best(filter(wanted, runs), self._layers) for width, runs in widths.items()}
+            number: {
+                width: _best([(_ALONE, [*filter(wanted, runs)])], self._layers)
+                for width, runs in widths.items()
+            }
             for number, widths in found.items()
         }
 
@@ -177,14 +190,13 @@ class RunsOnNodes:
         # The best on the first nodes, [number of nodes].
         begun: list[Runs] = [{}]
         for end, number in enumerate(nodes, start=1):
-            longer = [*begun[-1].values()]
-            for width in middle[number]:
+            longer: list[Joins] = [(_ALONE, begun[-1].values())]
+            for width, runs in middle[number].items():
                 start = end - width
                 if start < 0 or nodes[start] != number:
                     continue
-                longer += begins[number][width].values()
+                longer += (_ALONE, begins[number][width].values()), (begun[start].values(), runs.values())
                 for before in begun[start].values():
-                    longer += (before + run for run in middle[number][width].values())
                     for last in ends[number][width].values():
                         if before.layers + last.layers >= self._layers:
                             yield before + last
@@ -220,7 +232,7 @@ class RunsOnNodes:
         near = stages(NEAR, NEAR)
         inner: list[Runs] = [{0: NOTHING}]
         for room in range(1, devices + 1):
-            longer = (run + stage for size, stage in near for run in _at(inner, room - size))
+            longer = ((_at(inner, room - size), (stage,)) for size, stage in near)
             inner.append(_best(longer, self._layers))
         free = range(devices) if after == END else range(1)
         yield from (stage for size, stage in stages(before, after) if devices - size in free)
@@ -268,6 +280,11 @@ def best_of_runs(
                 yield scored
 
 
+def _every(found: dict[int, dict[int, list[Run]]]) -> Iterator[Run]:
+    """All runs by device type and width."""
+    return (run for widths in found.values() for runs in widths.values() for run in runs)
+
+
 def _at(runs: Sequence[Runs], devices: int) -> Iterable[Run]:
     return runs[devices].values() if devices >= 0 else ()
 
@@ -277,17 +294,23 @@ def _degrees(stage: Held) -> tuple[int, int]:
     return (group.tp, group.count) if group is not None else (0, 0)
 
 
-def _best(runs: Iterable[Run], most: int) -> Runs:
+def _best(joins: Iterable[Joins], most: int) -> Runs:
     """The quickest for each number of layers, up to ``most``, without those that hold no more than a quicker one."""
-    best: Runs = {}
-    for run in runs:
-        held = min(run.layers, most)
-        if held not in best or run.seconds < best[held].seconds:
-            best[held] = run
+    best: dict[int, tuple[float, Run, Run]] = {}
+    for befores, runs in joins:
+        for before in befores:
+            layers, begun = before.layers, before.seconds
+            for run in runs:
+                held, seconds = layers + run.layers, begun + run.seconds
+                if held > most:
+                    held = most
+                if held not in best or seconds < best[held][0]:
+                    best[held] = seconds, before, run
     kept: Runs = {}
     least = inf
     for held in sorted(best, reverse=True):
-        if best[held].seconds < least:
-            least = best[held].seconds
-            kept[held] = best[held]
+        seconds, before, run = best[held]
+        if seconds < least:
+            least = seconds
+            kept[held] = before + run
     return kept
