@@ -179,11 +179,16 @@ class OpenChoice:
 
     def _one_stage(self) -> None:
         """Without a pipeline each composition is a plan."""
+        family, layers = self.choice.family, self.estimator.model.layers
+        alone = self.stages.without_traffic(0, layers)
         for composition in range(len(self.stages.compositions)):
-            if self.stages.most_layers(0, composition) == self.estimator.model.layers:
-                option = self.stages.option(0, composition, self.estimator.model.layers)
+            # Copies to a host may take longer without others that share what is copied.
+            if not family.offload.anything and family.micro_batches * alone(composition) >= self.incumbent:
+                continue
+            if self.stages.most_layers(0, composition) == layers:
+                option = self.stages.option(0, composition, layers)
                 # T >= m busy + epilogue
-                least = self.choice.family.micro_batches * option.busy_seconds + option.tail_seconds
+                least = family.micro_batches * option.busy_seconds + option.tail_seconds
                 if least < self.incumbent:
                     self._offer(score(self.scorer, self.stages, [option]))
         self._close(self.incumbent)

@@ -241,17 +241,8 @@ class StageOptions:
 
         Each is priced when its turn may have come.
         """
-        # Without traffic and what is computed again a stage is no slower.
-        shape = self.shape(stage, self.choice.interleave, self.recomputes[0])
-        known: dict[tuple[object, ...], float] = {}
-
-        def least(group: ReplicaGroup) -> float:
-            key = group.pool, group.gpu, group.tp, group.micro_batch
-            if key not in known:
-                known[key] = self.pricer.micro_batch(shape, group, group.micro_batch, ALONE).seconds
-            return known[key]
-
-        waiting = [(max(map(least, self.compositions[index])), False, index) for index in compositions]
+        least = self.without_traffic(stage, self.choice.interleave)
+        waiting = [(least(index), False, index) for index in compositions]
         heapify(waiting)
         while waiting:
             _, priced, index = heappop(waiting)
@@ -262,6 +253,22 @@ class StageOptions:
             else:
                 seconds = self.option(stage, index, self.choice.interleave).busy_seconds
                 heappush(waiting, (seconds, True, index))
+
+    def without_traffic(self, stage: int, layers: int) -> Callable[[int], float]:
+        """What tells the seconds of a micro-batch on each composition without traffic and what is computed again.
+
+        Where nothing is offloaded a stage is no faster.
+        """
+        shape = self.shape(stage, layers, self.recomputes[0])
+        known: dict[tuple[object, ...], float] = {}
+
+        def seconds(group: ReplicaGroup) -> float:
+            key = group.pool, group.gpu, group.tp, group.micro_batch
+            if key not in known:
+                known[key] = self.pricer.micro_batch(shape, group, group.micro_batch, ALONE).seconds
+            return known[key]
+
+        return lambda composition: max(map(seconds, self.compositions[composition]))
 
     def _least_recompute(self, stage: int, composition: int, layers: int) -> Recompute | None:
         """The least recomputation with which so many layers fit; None when none does."""
