@@ -268,6 +268,11 @@ def _ways(parts: Sequence[MicroBatch], *, divided: bool) -> tuple[list[float], l
     return forward, [whole - part for whole, part in zip(backward, weight, strict=True)], weight
 
 
+def _sizes(sequences: int) -> int | bytes:
+    """What tells sizes of micro-batches from others: arrays pass for numbers, and are no keys."""
+    return sequences.tobytes() if isinstance(sequences, np.ndarray) else sequences
+
+
 def _rows(values: Iterable[float], count: int) -> Numbers:
     """One row of ``count`` cases for each value."""
     return np.array([value if isinstance(value, np.ndarray) else np.full(count, value) for value in values])
@@ -973,9 +978,7 @@ class Pricer:
         return tried[fitting - 1] if fitting else 0
 
     def _layer(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPrice:
-        if isinstance(sequences, np.ndarray):
-            return self._price_layer(device_type, tp, sequences, mode)
-        key = device_type.key, tp, sequences, mode
+        key = device_type.key, tp, _sizes(sequences), mode
         if key not in self._layers:
             self._layers[key] = self._price_layer(device_type, tp, sequences, mode)
         return self._layers[key]
@@ -1211,8 +1214,7 @@ class Pricer:
 
     def _layer_pass(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPass:
         """A layer's kernels, which do not depend on what is computed again."""
-        sizes = sequences.tobytes() if isinstance(sequences, np.ndarray) else sequences
-        key = device_type.key, tp, sizes, mode.split, mode.folding, mode.hooked
+        key = device_type.key, tp, _sizes(sequences), mode.split, mode.folding, mode.hooked
         if key not in self._passes:
             self._passes[key] = layer_pass(
                 self.model_on(device_type),
@@ -1271,9 +1273,7 @@ class Pricer:
             price = grids.embedding if which == "embedding" else grids.head
             return price(self.model, self._device(device_type), self.axes(device_type), sequences)
         function = embedding_pass if which == "embedding" else head_pass
-        if isinstance(sequences, np.ndarray):
-            return function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
-        key = (which, device_type.key, tp, sequences)
+        key = (which, device_type.key, tp, _sizes(sequences))
         if key not in self._ends:
             self._ends[key] = function(self.model, self._device(device_type), tp=tp, micro_batch=sequences)
         return self._ends[key]
