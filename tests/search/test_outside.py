@@ -200,6 +200,7 @@ LONG = gpt(sequence_length=16_384, attention="flash", global_batch=600)
 ANYWHERE = (
     "stages on the nodes of their pool in another order than the pipeline's",
     "stages that mix device types, except where they use up leftover devices",
+    "pipelines whose replicas divide the layers in ways of their own",
     "stages spread over parts of several nodes",
 )
 CHUNKS = ("more than 4 layer chunks per device",)
@@ -271,7 +272,7 @@ ON_HOSTS = (
         ),
         (
             Limits(target="flagscale"),
-            (ANYWHERE[0], "stages of several device types", ANYWHERE[2], *LEFT_OVER),
+            (ANYWHERE[0], "stages of several device types", *ANYWHERE[2:], *LEFT_OVER),
         ),
     ],
     ids=["torch", "all that is asked for", "megatron", "offload", "flagscale"],
@@ -285,7 +286,7 @@ def test_what_is_left_out_of_experts_and_of_many_nodes() -> None:
     """Experts are divided in the ways of their own; 40 nodes are more than twice the groups of HSDP."""
     few = model(16, experts={"number": 4, "top_k": 2, "ffn": 64})
     assert outside(TWO, few, Limits(target="megatron")) == (
-        *(ANYWHERE[:1] + ANYWHERE[2:] + SHORT + APART + EXPERTS + LEFT_OVER),
+        *(ANYWHERE[:1] + ANYWHERE[3:] + SHORT + APART + EXPERTS + LEFT_OVER),
         "offloading",
     )
     many = outside(cluster(pool("a", nodes=40)), gpt(96, global_batch=600), Limits(target="torch"))

@@ -161,6 +161,8 @@ class _Left:
             most = most_types(len(self.device_types))
             if most < len(self.device_types):
                 yield f"stages that mix more than {most} device types"
+        if pipelines and len(self.device_types) > 1 and self.devices > 3:
+            yield "pipelines whose replicas divide the layers in ways of their own"
         if (self.grouped or self.tensor) and several:
             yield "stages spread over parts of several nodes"
         if pipelines and model.dense_layers:
