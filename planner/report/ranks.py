@@ -8,22 +8,25 @@ from dataclasses import dataclass
 from rich.console import Group
 
 from planner.cluster.spec import ClusterSpec, PoolSpec
-from planner.plan.placement import Slot, place
+from planner.plan.placement import Slot, place, split_nodes
 from planner.plan.values import Plan
 from planner.report.layout import list_section, section, table, words
 from planner.report.numbers import count, names, runs, span
+from planner.runtimes.interface import runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRun:
-    """Consecutive ranks of one stage on equal devices of equal hosts."""
+    """Ranks of one stage on equal devices of equal hosts."""
 
     stage: int
     """Their stage."""
     first_rank: int
-    """First of consecutive ranks on equal devices."""
+    """First of these ranks."""
     ranks: int
     """How many."""
+    stride: int
+    """From the first rank of a replica to that of the next one; the ranks of a replica are consecutive."""
     pool: str
     """Their pool."""
     gpu: str
@@ -58,25 +61,38 @@ class Idle:
 
 
 def rank_runs(plan: Plan, cluster: ClusterSpec) -> tuple[RankRun, ...]:
-    """All ranks in order."""
-    pools = {pool.name: pool for pool in cluster.pools}
+    """All ranks, stage by stage."""
+    pools, placement = {pool.name: pool for pool in cluster.pools}, place(plan, cluster)
     rank_ranges: list[RankRun] = []
+    # Where ranks of a stage leave a node and come back to it, the runtime may number them in another order.
+    numbers = _by_replica(plan, cluster) if plan.pp > 1 and split_nodes(placement) else {}
     first = 0
-    for stage, slots in enumerate(place(plan, cluster)):
+    for stage, slots in enumerate(placement):
+        replica = 0
         for slot in slots:
             groups = plan.stages[stage].replicas
             tp = next(group.tp for group in groups if (group.pool, group.gpu) == (slot.pool, slot.gpu))
-            rank_ranges.append(_run(stage, first, slot, pools[slot.pool], tp))
+            own = numbers.get((stage, replica), first)
+            stride = numbers.get((stage, replica + 1), own + tp) - own if slot.replicas > 1 else tp
+            rank_ranges.append(_run(stage, own, stride, slot, pools[slot.pool], tp))
             first += rank_ranges[-1].ranks
+            replica += slot.replicas
     return tuple(rank_ranges)
 
 
-def _run(stage: int, first: int, slot: Slot, pool: PoolSpec, tp: int) -> RankRun:
+def _by_replica(plan: Plan, cluster: ClusterSpec) -> dict[tuple[int, int], int]:
+    """The first rank of each replica of each stage, by both, as the runtime numbers them."""
+    everyone = runtime(plan.target).ranks(plan, cluster)
+    return {(rank.stage, rank.replica): rank.rank for rank in everyone if rank.tp_rank == 0}
+
+
+def _run(stage: int, first: int, stride: int, slot: Slot, pool: PoolSpec, tp: int) -> RankRun:
     start, size = slot.first_device, slot.replicas_per_node * slot.tp
     return RankRun(
         stage=stage,
         first_rank=first,
         ranks=slot.replicas * slot.tp,
+        stride=stride,
         pool=slot.pool,
         gpu=slot.gpu,
         hosts=pool.hosts[slot.first_node : slot.first_node + slot.nodes],
@@ -126,7 +142,7 @@ def rank_rows(plan: Plan, cluster: ClusterSpec) -> list[tuple[str, ...]]:
     """Ranks, stage, hosts, devices and replicas on a host of each run."""
     return [
         (
-            span(run.first_rank, run.first_rank + run.ranks),
+            _numbers(run),
             str(run.stage),
             names(run.hosts),
             runs(run.devices),
@@ -136,6 +152,15 @@ def rank_rows(plan: Plan, cluster: ClusterSpec) -> list[tuple[str, ...]]:
         )
         for run in rank_runs(plan, cluster)
     ]
+
+
+def _numbers(run: RankRun) -> str:
+    """``0-15``, or ``0-1 .. 24-25 by 8`` where ranks of other stages are between the replicas."""
+    last = run.first_rank + run.stride * (run.ranks // run.tp - 1)
+    if run.stride == run.tp or not run.replicas_per_host:
+        return span(run.first_rank, run.first_rank + run.ranks)
+    ends = (span(rank, rank + run.tp) for rank in (run.first_rank, last))
+    return f"{' .. '.join(ends)} by {run.stride}"
 
 
 def idle_lines(plan: Plan, cluster: ClusterSpec) -> list[str]:

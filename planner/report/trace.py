@@ -19,8 +19,9 @@ from planner.cost.values import Estimate, Memory
 from planner.escaping import visible_json
 from planner.field_metadata import JsonDocument
 from planner.logs.profiler import Event, Profile
-from planner.plan.placement import Rank, ranks
+from planner.plan.placement import Rank
 from planner.plan.values import Plan
+from planner.runtimes.interface import runtime
 from planner.units import GIB
 
 ROWS = {
@@ -85,7 +86,7 @@ def trace_of(
 
 def _shown(plan: Plan, cluster: ClusterSpec, step: Step) -> Iterator[tuple[Rank, str]]:
     """Every rank; of a large plan the first of each stage and group."""
-    everyone = ranks(plan, cluster)
+    everyone = runtime(plan.target).ranks(plan, cluster)
     sizes = {(rank.stage, rank.group): 0 for rank in everyone}
     for rank in everyone:
         sizes[rank.stage, rank.group] += 1

@@ -18,6 +18,7 @@ from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, read, write
 from planner.plan.placement import Slot, place
 from planner.plan.values import Plan
+from planner.report.ranks import rank_rows
 from planner.search.solve import search
 from planner.search.values import Limits
 from tests.worlds import cluster, gpt, group, plan, pool
@@ -110,6 +111,17 @@ def test_a_node_is_started_once() -> None:
     assert found == [(0, 0, 0), (1, 0, 0), (0, 1, 4), (1, 1, 4)]
     several = job_of(dealt(2, depth=4), nodes(4), MODEL)
     assert [agent.host for agent in several.agents] == ["a-0", "a-2", "a-1", "a-3"]
+
+
+def test_ranks_are_shown_as_they_are_started() -> None:
+    """Those of a stage are as far apart as the pipeline has ranks; in the other order they are consecutive."""
+    assert [row[:4] for row in rank_rows(dealt(), nodes(2))] == [
+        ("0 .. 2 by 2", "0", "a-0, a-1", "0"),
+        ("1 .. 3 by 2", "1", "a-0, a-1", "1"),
+    ]
+    wide = rank_rows(dealt(2, tp=2, count=4), nodes(2, per_node=8))
+    assert [row[0] for row in wide] == ["0-1 .. 12-13 by 4", "2-3 .. 14-15 by 4"]
+    assert [row[0] for row in rank_rows(replace(dealt(), stage_nodes=1), nodes(2))] == ["0-1", "2-3"]
 
 
 def test_the_plan_file_keeps_it(tmp_path: Path) -> None:
