@@ -259,7 +259,7 @@ class RankPlan:
         """DeepSpeed's PipelineModule with this plan's uneven stages, which it has no option for."""
         parts = self.pipeline_parts(before, after, each)
 
-        topology = self._topology()
+        topology = self._topology(pipeline_module)
 
         class PlannedPipeline(pipeline_module):  # type: ignore[misc]
             def __init__(self, *args: Any, **options: Any) -> None:
@@ -276,15 +276,14 @@ class RankPlan:
 
         return PlannedPipeline
 
-    def _topology(self) -> dict[str, Any]:
+    def _topology(self, pipeline_module: type) -> dict[str, Any]:
         """What DeepSpeed's PipelineModule is told of ranks that are numbered stage before replica; it takes them for
         replica before stage."""
         if list(self.grid) == sorted(self.grid):
             return {}
-        from deepspeed.runtime.pipe.topology import ProcessTopology
-
+        beside = import_module(".topology", pipeline_module.__module__.rpartition(".")[0])
         sizes = [self.data_parallel, len(self.stages)]
-        return {"topology": ProcessTopology(axes=["data", "pipe"], dims=sizes)}
+        return {"topology": beside.ProcessTopology(axes=["data", "pipe"], dims=sizes)}
 
     def trainer_arguments(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """What Hugging Face's TrainingArguments have to be given of this plan and of ``ds_config.json``."""
