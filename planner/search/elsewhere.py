@@ -227,7 +227,9 @@ class ChoiceElsewhere:
         """What the other process said; None without one."""
         if self._asked is None:
             return None
-        while not wait([self._asked], PAUSE_SECONDS).done:
+        # A round that was cancelled before it began is done, but ``wait`` knows of none that nobody was told of.
+        while not self._asked.done():
+            wait([self._asked], PAUSE_SECONDS)
             deadline.check()
         asked, self._asked = self._asked, None
         try:

@@ -227,6 +227,22 @@ def test_choices_go_where_least_is_to_be_done() -> None:
     assert all(process.ended for process in others._processes)
 
 
+def test_rounds_that_an_ended_process_never_began() -> None:
+    """They are solved here; nobody waits for what was cancelled while another round was under way."""
+    scene, start, found = begun()
+    partition = found.partition(start.choice.family)
+    others = Elsewhere(scene, 1)
+    (process,) = others._processes
+    waiting = threading.Event()
+    process._exchanges.submit(waiting.wait)
+    opened = ChoiceElsewhere(process, scene, start, partition)
+    opened.ask(float("inf"), NO_LIMIT)
+    threading.Timer(0.1, waiting.set).start()
+    others.end()
+    opened.step(float("inf"), Deadline.after(60))
+    assert opened._here is not None
+
+
 class Noted:
     """Notes the thread in which it is pickled."""
 
