@@ -354,6 +354,18 @@ def with_lone_nodes(seed: int) -> Problem:
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.5}), found, ASSUMED
 
 
+def small_pool(number: int, shape: tuple[int, int, int], names: Sequence[str], cards: NicSpec) -> PoolSpec:
+    """A pool by (index of its device type, devices of a node, nodes)."""
+    kind, per_node, nodes = shape
+    return PoolSpec(
+        name=f"pool-{number}",
+        devices=(names[kind],) * per_node,
+        hosts=tuple(f"{number}-{node}" for node in range(nodes)),
+        intra_node=IntraNodeSpec(bandwidth_gBps=64),
+        nics=(cards,),
+    )
+
+
 def with_small_nodes(seed: int) -> Problem:
     """Nodes of one or two slow devices with little memory on fast networks: replicas on several are worth it."""
     spec, model, calibration = with_constants(seed)
@@ -367,16 +379,8 @@ def with_small_nodes(seed: int) -> Problem:
     }
     shapes = [[(0, 1, 4)], [(0, 2, 2)], [(0, 1, 2), (-1, 2, 1)], [(0, 1, 2), (0, 1, 2)], [(0, 1, 3)]]
     fabric = draw.choice(["ib", "eth"])
-    pools = [
-        PoolSpec(
-            name=f"pool-{number}",
-            devices=(names[kind],) * per_node,
-            hosts=tuple(f"{number}-{node}" for node in range(nodes)),
-            intra_node=IntraNodeSpec(bandwidth_gBps=64),
-            nics=(NicSpec(fabric=fabric, bandwidth_gbps=100, count=2),),
-        )
-        for number, (kind, per_node, nodes) in enumerate(draw.choice(shapes))
-    ]
+    cards = NicSpec(fabric=fabric, bandwidth_gbps=100, count=2)
+    pools = [small_pool(*each, names, cards) for each in enumerate(draw.choice(shapes))]
     if draw.random() < 0.3:
         pools[-1] = pools[-1].model_copy(
             update={"nics": (NicSpec(fabric=fabric, bandwidth_gbps=draw.choice([10, 400])),)}
@@ -1146,14 +1150,8 @@ def with_slow_nodes(seed: int) -> Problem:
         [(0, 2, 1), (0, 2, 1)],
     ]
     pools = [
-        PoolSpec(
-            name=f"pool-{number}",
-            devices=(names[kind],) * per_node,
-            hosts=tuple(f"{number}-{node}" for node in range(nodes)),
-            intra_node=IntraNodeSpec(bandwidth_gBps=64),
-            nics=(NicSpec(fabric="eth", bandwidth_gbps=draw.choice([0.1, 1, 10])),),
-        )
-        for number, (kind, per_node, nodes) in enumerate(draw.choice(shapes))
+        small_pool(*each, names, NicSpec(fabric="eth", bandwidth_gbps=draw.choice([0.1, 1, 10])))
+        for each in enumerate(draw.choice(shapes))
     ]
     slow = cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0})
     return slow, model.trained_with(lora=LoraSpec(rank=4), freeze=()), calibration
