@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, islice
 from math import comb, inf
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,7 +33,17 @@ from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits
 from planner.targets import TARGETS
 from tests.search.test_greedy import TWO, cuts, options
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import (
+    Problem,
+    cluster,
+    gpt,
+    pool,
+    with_adapters,
+    with_constants,
+    with_experts,
+    with_measurements,
+    with_stragglers,
+)
 
 
 def ends(
@@ -294,3 +306,24 @@ def test_the_best_of_two_rings(measured: bool) -> None:
     # Half of 1 MB goes around in a quarter of a second.
     assert found == ([(2_000_000, 0.0, 0.0)] * 2 if measured else [(9, 1.0, 0.5), (5, 2.0, 2.0)])
     assert _better(estimator, inner, inner) is inner
+
+
+@pytest.mark.parametrize(
+    "make", [with_constants, with_adapters, with_stragglers, with_experts, with_measurements]
+)
+def test_no_stage_is_faster_than_without_traffic(make: Callable[[int], Problem]) -> None:
+    """Plans of one stage that are too slow without any are not priced."""
+    priced = 0
+    for seed in range(30):
+        spec, model, calibration = make(seed)
+        estimator = Estimator(spec, model, calibration)
+        device_types = usable_device_types(estimator.topology, model)
+        listed = (families(row, Limits(), model, device_types) for row in TARGETS.values())
+        for family in islice(chain.from_iterable(listed), 0, None, 13):
+            stages = StageOptions(Choice(family=family, depth=1, interleave=1), estimator, Limits())
+            alone = stages.without_traffic(0, model.layers)
+            for composition in range(len(stages.compositions)):
+                option = stages.option(0, composition, model.layers)
+                assert alone(composition) <= option.busy_seconds * (1 + 1e-9), (seed, family)
+                priced += 1
+    assert priced > 50
