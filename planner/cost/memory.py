@@ -779,9 +779,9 @@ class Footprint:
         free = self._device_type.memory_bytes - self._reserve - tensors
         return free - (self._context + FRAGMENTS * tensors)
 
-    def fits(self, layers: int, in_flight: float) -> bool:
-        """True when the device holds so many layers, with ``in_flight`` layers times micro-batches alive."""
-        return self.room(layers, in_flight) >= 0 and self.host_room(layers, in_flight) >= 0
+    def least_room(self, layers: int, in_flight: float) -> float:
+        """The smaller of ``room`` and ``host_room``."""
+        return smaller(self.room(layers, in_flight), self.host_room(layers, in_flight))
 
     def room(self, layers: int, in_flight: float) -> float:
         """Bytes that are left once the allocator has given back all but its tensors; negative when they do not fit."""

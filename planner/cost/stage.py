@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -966,16 +965,29 @@ class Pricer:
         """
         chunks = len(shape.chunks)
         footprint = self._footprint(shape, group, dp)
-        tried = range(chunks, self.model.layers + 1)
 
-        def lacks(layers: int) -> bool:
-            return not footprint.fits(layers, self._in_flight(shape, layers))
+        def room(layers: int) -> float:
+            return footprint.least_room(layers, self._in_flight(shape, layers))
 
+        fits, lacks = chunks, self.model.layers
+        if lacks < fits:
+            return 0
         # Mostly all of them fit.
-        if tried and not lacks(tried[-1]):
-            return tried[-1]
-        fitting = bisect_left(tried, True, key=lacks)
-        return tried[fitting - 1] if fitting else 0
+        over = room(lacks)
+        if over >= 0:
+            return lacks
+        left = room(fits)
+        if left < 0:
+            return 0
+        # What is left is nearly linear in layers, so that the line between two of them mostly meets the last that fits.
+        while lacks - fits > 1:
+            guess = fits + min(max(int((lacks - fits) * left / (left - over)), 1), lacks - fits - 1)
+            found = room(guess)
+            if found >= 0:
+                fits, left = guess, found
+            else:
+                lacks, over = guess, found
+        return fits
 
     def _layer(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPrice:
         key = device_type.key, tp, _sizes(sequences), mode
