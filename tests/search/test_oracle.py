@@ -745,8 +745,8 @@ def test_replicas_on_several_nodes_are_the_best_now_and_then() -> None:
 
 
 def of_stages(seed: int) -> Limits:
-    """Pipelines of runtimes that train adapters in them."""
-    return limits(seed, ("torch", "deepspeed")[seed % 2], (2, 3, 4))
+    """Pipelines of runtimes that train adapters in them, half of them as deep as the devices of two pools allow."""
+    return limits(seed, ("torch", "deepspeed")[seed % 2], ((2, 3, 4), (4,))[seed // 2 % 2])
 
 
 @given(SEEDS)
@@ -764,9 +764,21 @@ def test_many_stages_dealt_over_nodes(seed: int) -> None:
     check(with_slow_nodes(seed), of_stages(seed), MANY)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [719, 763, 807])
+def test_stages_dealt_over_the_nodes_of_each_of_two_pools(seed: int) -> None:
+    """Problems with more plans than above, in which stages of both pools are dealt, or of the one with more to do."""
+    best, _ = check(with_slow_nodes(seed), of_stages(seed))
+    assert best is not None
+    assert best.plan.stage_nodes == 2
+
+
 def test_stages_are_dealt_over_nodes_now_and_then() -> None:
-    """The oracle sees plans with and without them as the best, over two nodes, three and four."""
-    assert [plan.stage_nodes for plan in answers(with_slow_nodes, of_stages, (5, 12, 49, 9))] == [1, 2, 3, 4]
+    """The oracle sees plans with and without them as the best, over two nodes, three and four, and in two pools."""
+    found = [*answers(with_slow_nodes, of_stages, (1, 0, 33, 69, 719, 818))]
+    assert [plan.stage_nodes for plan in found] == [1, 2, 3, 4, 2, 2]
+    for plan in found[-2:]:
+        assert len({group.pool for stage in plan.stages for group in stage.replicas}) == 2
 
 
 def several_replicas(seed: int) -> Limits:

@@ -179,8 +179,8 @@ class StageOptions:
             # Stages take one place after the other, and only the last has fewer.
             return max(1, min(most, depth % most or most))
         elsewhere = (each.replicas(group.tp) // group.count for each in device_types if each.key != own.key)
-        # Where there is one place, all that stand nowhere else share it.
-        return max(1, depth - sum(elsewhere) - self.most_mixed) if own.nodes == 1 else 1
+        # Where there is one place, all that stand nowhere else share it, if there is room for so many at all.
+        return min(most, max(1, depth - sum(elsewhere) - self.most_mixed)) if own.nodes == 1 else 1
 
     def _held_whole(self, groups: Composition) -> int:
         """Stages smaller than a node that nodes hold whole, where the pipeline may have more; else 0."""
