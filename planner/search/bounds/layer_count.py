@@ -162,8 +162,14 @@ class LayerCountBound:
         borders = chunks * np.array([item.borders.each for item in hops]).T
         beside = [inner, outer + first, outer + last, *borders[:3], borders[3] + first, borders[4] + last]
         self._border = self._border_seconds(borders)
+        self._in_turn = chunks > 1 and schedule == "1f1b"
+        """True where chunks take turns, so that the last stage sends to the first one."""
+        self._wraps = crossing is not None and chunks > 1 and not is_v_shaped(schedule)
         if crossing is not None:
             beside.append(np.full(len(speeds), chunks * crossing.seconds))
+            if self._wraps:
+                back = np.full(len(speeds), (chunks - 1) * crossing.seconds)
+                beside += [back, 2 * back]
         self._beside = np.array(beside)
         self._end_tails = np.zeros_like(self._beside)
         """What a stage ends the step with beside the tails of its layers, [role][device type]."""
@@ -270,14 +276,17 @@ class LayerCountBound:
         slots = self._usable_slots(caps, depth)
         held = _best_slots(middle, slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
         if self.crossing is not None:
-            held -= self._lost(caps[8], caps[:3].min(axis=0))
+            least = caps[:3].min(axis=0)
+            lost = self._lost(caps[8], least)
+            held -= np.maximum(lost, self._lost_around(caps[9], caps[10], least)) if self._wraps else lost
         once: Numbers = fixed + self._rest(most, slots, depth)
         # Layers of the p best slots, less what those at crossings cannot hold, >= L
         holds = (held >= self.layers - _ROUNDING) & (slots.sum(axis=1) >= depth - _ROUNDING) & (once < inf)
         # The best types at each position have the memory for them, and the time.
-        if (trips is not None or (rooms[:, :, 0] < self._most).any()) and holds.any():
+        in_time = trips is not None or (cutoff < inf and self._in_turn)
+        if (in_time or (rooms[:, :, 0] < self._most).any()) and holds.any():
             left = cutoff - once[holds]
-            layers = self._held_by_position(each[:, :8, holds], slots[holds], rooms, left, trips)
+            layers = self._held_by_position(each[:, :8, holds], slots[holds], rooms, left, trips, cutoff)
             holds[holds] = layers >= self.layers - _ROUNDING
         return np.where(holds, once, inf)
 
@@ -372,13 +381,20 @@ class LayerCountBound:
         return float(self.layers / (taken / self._seconds).sum() * (1 - _ROUNDING))
 
     def _held_by_position(
-        self, each: Numbers, slots: Numbers, rooms: Numbers, left: Numbers, trips: Numbers | None
+        self,
+        each: Numbers,
+        slots: Numbers,
+        rooms: Numbers,
+        left: Numbers,
+        trips: Numbers | None,
+        cutoff: float,
     ) -> Numbers:
         """Layers of any order of the device types, at most: the commonest kind everywhere, and what others gain on it.
 
         ``each`` is what slots do with each recomputation in each role, [step][device type]; ``left`` are the seconds
         after the first micro-batch is back, [step], and ``trips`` what is to be done in them, where that is known.
         """
+        back: Numbers | None = None
 
         def in_time(role: int, trips: Numbers, *, tail: bool = False) -> Numbers:
             """Layers with which a stage ends in time, [recomputation][step][device type][stage]."""
@@ -394,6 +410,16 @@ class LayerCountBound:
             layers: Numbers = np.floor(spare / np.maximum(work, 1 / _NEVER)[:, None] + _ROUNDING)
             return np.maximum(layers, 0.0)
 
+        def between(role: int, back: Numbers) -> Numbers:
+            """Layers of which a stage does all between the way of a chunk to it and back, as ``in_time``."""
+            # once of a chunk on the stages before + m b + tail of the first <= T
+            beside = self.micro_batches * np.minimum(self._beside[role], _NEVER)
+            spare = (cutoff - self._first_tail - back)[:, None] - beside[:, None]
+            layers: Numbers = np.floor(
+                spare / (self.micro_batches * self._each_seconds)[:, None, :, None] + _ROUNDING
+            )
+            return np.maximum(layers, 0.0)
+
         def fitting(role: int, first: int, last: int) -> Numbers:
             """In a role at each position: the first and the last stage stand at certain ones."""
             able = np.minimum(each[:, role, ..., None], rooms[:, None])
@@ -405,10 +431,18 @@ class LayerCountBound:
                 times[..., :1] = in_time(first, trips[:1], tail=True)
                 times[..., -1:] = in_time(last, trips[-1:])
                 able = np.minimum(able, times)
+            if back is not None:
+                times = between(role, back)
+                times[..., :1], times[..., -1:] = between(first, back[:, :1]), between(last, back[:, -1:])
+                able = np.minimum(able, times)
             held: Numbers = able.max(axis=0)
             return held
 
         own = fitting(0, 1, 2)
+        if cutoff < inf and self._in_turn:
+            back = self._back(own.max(axis=1))
+            back[:, 0] = 0.0
+            own = fitting(0, 1, 2)
         total, depth = _anywhere(own, slots), own.shape[2]
         run = self._nodes[0][1] if self._nodes else depth
         windows = (depth - 1) // run
@@ -431,6 +465,20 @@ class LayerCountBound:
             if self._runs:
                 total = np.minimum(total, self._in_runs(own, ahead, behind, both, slots))
         return total
+
+    def _back(self, most: Numbers) -> Numbers:
+        """Forward and backward of a first chunk on all stages before each, at least, [step][stage].
+
+        ``most`` are the layers that a stage holds wherever its devices are.
+        """
+        depth = most.shape[1]
+        ahead = np.arange(depth)
+        # Those before a stage hold what it and those behind it do not, and a first chunk is none of the smaller ones.
+        behind = np.cumsum(most[:, ::-1], axis=1)[:, ::-1]
+        layers = np.maximum(ahead, np.maximum(0.0, self.layers - behind) / self.chunks)
+        sends = ahead * min(self._inner, self._outer) / self.chunks
+        seconds: Numbers = layers * float(self._seconds.min()) + sends
+        return seconds
 
     def _usable_slots(self, caps: Numbers, depth: int) -> Numbers:
         """Slots that a pipeline may have, [step][device type]; ``caps`` is what one holds in each role.
@@ -498,13 +546,25 @@ class LayerCountBound:
 
         ``held`` is what a stage there holds. A crossing has two sides, on different parts.
         """
+        # lost >= the least loss of a side on one part + that on another
+        return self._lost_on_two(_loss(least, held, self.chunks))
+
+    def _lost_around(self, once: Numbers, twice: Numbers, least: Numbers) -> Numbers:
+        """The same where the last stage sends to the first one: a ring that comes to a part leaves it too.
+
+        ``once`` and ``twice`` are what a stage holds beside one such send of each chunk that comes back, and two.
+        """
+        # lost on each of two parts >= two sides on two stages, or both on one
+        sides = np.minimum(2 * _loss(least, once, self.chunks), _loss(least, twice, self.chunks))
+        return self._lost_on_two(sides)
+
+    def _lost_on_two(self, lost: Numbers) -> Numbers:
+        """Of layers that each device type loses those on the two parts that lose least, whole ones; [step]."""
         assert self.crossing is not None
-        side = _loss(least, held, self.chunks)
         parts = np.array(self.crossing.parts)
-        each = np.array([side[:, parts == part].min(axis=1) for part in np.unique(parts)])
+        each = np.array([lost[:, parts == part].min(axis=1) for part in np.unique(parts)])
         if len(each) < 2:
-            return np.full(len(least), inf)
-        # lost >= the least loss of a side on one part + that on another, and the layers lost are whole
+            return np.full(len(lost), inf)
         whole: Numbers = np.ceil(np.sort(each, axis=0)[:2].sum(axis=0) - _ROUNDING)
         return whole
 
