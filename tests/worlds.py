@@ -1132,7 +1132,7 @@ def _rates(half: float) -> dict[str, float]:
 
 
 def with_slow_nodes(seed: int) -> Problem:
-    """Adapters on a few nodes that a slow network joins: neighbours in the pipeline had better share them."""
+    """A model, or its adapters, on a few nodes that a slow network joins: neighbours had better share them."""
     spec, model, calibration = with_adapters(3 * seed)
     draw = random.Random(seed + 61)
     names = sorted(spec.gpus)
@@ -1155,4 +1155,5 @@ def with_slow_nodes(seed: int) -> Problem:
         for each in enumerate(draw.choice(shapes))
     ]
     slow = cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0})
-    return slow, model.trained_with(lora=LoraSpec(rank=4), freeze=()), calibration
+    adapters = LoraSpec(rank=4) if draw.random() < 0.5 else None
+    return slow, model.trained_with(lora=adapters, freeze=()), calibration

@@ -54,11 +54,13 @@ from planner.search.space.device_sets import Box, Counts
 from planner.search.space.multi_node import dealt_families, dealt_nodes, wide_degrees
 from planner.search.space.partitions import (
     NetworkPartition,
+    dealt_name,
     dealt_partitions,
     whole_partition,
     wide_partitions,
 )
 from planner.search.values import Goal, Limits, Reporter, Scored, Silent, Status, proven
+from planner.targets import TARGETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,7 @@ class Explorer:
         self._elsewhere: Elsewhere | None = None
         self.cutoff_seconds = cutoff_seconds
         self._partitions: dict[tuple[str, str], NetworkPartition] = {}
+        self._dealt_families: dict[tuple[str, int], dict[str, list[Family]]] = {}
         self.best: Scored | None = None
         self._first = FirstPlans(self)
         self.closed_bound = float("inf")
@@ -310,10 +313,14 @@ class Explorer:
     @cached_property
     def _every_family(self) -> dict[tuple[str, str], list[Family]]:
         """Those of one degree, by target and network."""
-        return {
+        found = {
             (row.name, name): [family for family in families if family.dp is not None]
             for row, name, _, families in self._searched(self.limits)
         }
+        for row in self._rows if not self.one_degree else ():
+            for nodes in self._dealt_nodes(row):
+                found |= {(row.name, name): each for name, each in self._dealt(row, nodes).items()}
+        return found
 
     def _climb(self) -> None:
         """Better plans near the quick ones, where the search is far from its end."""
@@ -464,7 +471,7 @@ class Explorer:
         for row in self._rows if not self.one_degree else ():
             for tp in wide_degrees(row, self.limits, model, topology):
                 self._push(max(self._floor, self._over_nodes.get((row.name, tp), 0.0)), OverNodes(row, tp))
-            for nodes in dealt_nodes(row, self.limits, model, topology):
+            for nodes in self._dealt_nodes(row):
                 self._push(self._floor, DealtStages(row, nodes))
             self._open_apart(row, ISLANDS, island_choices if self.limits.syncs else None)
             self._open_apart(row, BACKUPS, backup_choices if self.limits.backup else None)
@@ -561,9 +568,30 @@ class Explorer:
             self.offer(best)
 
     def _first_plans(self) -> None:
-        """Quick plans of the most promising family of each (target, network, tp, dp), to have something to cut with."""
+        """Quick plans of the most promising families, to have something to cut with."""
         self.reporter.phase("first plans")
         self._first_shares(self.deadline)
+        self._quick_plans()
+        self._first.deal()
+        if self._unfold_dealt():
+            self._quick_plans()
+        self._first.refine()
+
+    def _unfold_dealt(self) -> bool:
+        """True once pipelines dealt over as many nodes as the best plan are on the heap, where it is dealt."""
+        best = self.best.plan if self.best is not None else None
+        if best is None or best.stage_nodes == 1:
+            return False
+        wanted = DealtStages(TARGETS[best.target], best.stage_nodes)
+        found = [entry for entry in self._heap if entry[2] == wanted]
+        self._heap = [entry for entry in self._heap if entry[2] != wanted]
+        heapify(self._heap)
+        for bound, _, _ in found:
+            self._expand_dealt(bound, wanted)
+        return bool(found)
+
+    def _quick_plans(self) -> None:
+        """Of the most promising family of each (target, network, tp, dp)."""
         tries: Counter[tuple[object, ...]] = Counter()
         waiting, kept, self._heap = self._heap, [], []
         parts: set[int] = set()
@@ -598,7 +626,6 @@ class Explorer:
             self._heap = [entry for entry in (*kept, *waiting) if entry[1] not in parts]
             heapify(self._heap)
         self._taken_bound = float("inf")
-        self._first.refine()
 
     def _first_shares(
         self, deadline: Deadline, wanted: Callable[[DataParallel], bool] = lambda choice: True
@@ -694,14 +721,36 @@ class Explorer:
 
     def _expand_dealt(self, bound: float, item: DealtStages) -> None:
         """The groups of families in each partition."""
-        for name, partition in dealt_partitions(self.estimator, item.row, item.nodes).items():
-            self._partitions[item.row.name, name] = partition
-            every = families_of(item.row, name, partition, self.limits)
-            found = [*dealt_families(every, item.nodes, partition.device_types)]
-            partition.bounds.rates.expect(found)
-            for group in grouped(found):
+        for name, families in self._dealt(item.row, item.nodes).items():
+            bounds = self._partitions[item.row.name, name].bounds
+            bounds.rates.expect(families)
+            for group in grouped(families):
                 self.deadline.check()
-                self._push(max(bound, group_bound(group, partition.bounds)), group)
+                self._push(max(bound, group_bound(group, bounds)), group)
+
+    def _dealt_nodes(self, row: Capabilities) -> tuple[int, ...]:
+        return dealt_nodes(row, self.limits, self.estimator.model, self.estimator.topology)
+
+    def _dealt(self, row: Capabilities, nodes: int) -> dict[str, list[Family]]:
+        """Families of pipelines whose stages are dealt over so many nodes, by the name of their partition."""
+        key = row.name, nodes
+        if key not in self._dealt_families:
+            self._dealt_families[key] = found = {}
+            for name, partition in dealt_partitions(self.estimator, row, nodes).items():
+                self._partitions[row.name, name] = partition
+                every = families_of(row, name, partition, self.limits)
+                found[name] = [*dealt_families(every, nodes, partition.device_types)]
+        return self._dealt_families[key]
+
+    def dealt(self, family: Family) -> Iterator[Family]:
+        """The same as a family with its stages dealt over nodes, over each number of these."""
+        row = TARGETS[family.target]
+        for nodes in self._dealt_nodes(row) if family.stage_nodes == 1 and not self.one_degree else ():
+            name = dealt_name(family.network, nodes)
+            partition = dealt_partitions(self.estimator, row, nodes).get(name)
+            if partition is not None:
+                self._partitions[row.name, name] = partition
+                yield from dealt_families([family._replace(network=name)], nodes, partition.device_types)
 
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)

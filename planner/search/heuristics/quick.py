@@ -484,6 +484,9 @@ class RunningSearch(Protocol):
     def orders(self, family: Family, depth: int) -> list[tuple[int, Schedule]]:
         """Chunks and schedules of a pipeline that may be asked for."""
 
+    def dealt(self, family: Family) -> Iterable[Family]:
+        """The same as a family with its stages dealt over nodes."""
+
     def open_choice(self, bound: float, choice: Choice) -> OpenChoice:
         """A choice to be solved."""
 
@@ -758,6 +761,12 @@ class FirstPlans:
         for _, _, choice in sorted(self._quick)[:REFINED]:
             self.explorer.deadline.check()
             self._thorough_plan(choice, ALL_ORDERS)
+
+    def deal(self) -> None:
+        """The same choices with their stages dealt over nodes."""
+        for choice in [choice for _, _, choice in sorted(self._quick)[:REFINED] if choice.depth > 1]:
+            for family in self.explorer.dealt(choice.family):
+                self._seconds_of(family)
 
     def polish(self) -> None:
         """The ILP on the choice of the best quick plan: a good incumbent makes every other choice smaller."""

@@ -57,12 +57,31 @@ MOST_DEALT = 16
 """Most nodes over which stages are dealt."""
 
 
+def sharing(
+    own: DeviceType, others: Iterable[DeviceType], tp: int, count: int, depth: int, mixed: int
+) -> int:
+    """Stages, one of ``count`` replicas too, that share the nodes over which it is dealt, at least.
+
+    So it is in pipelines of ``depth`` stages, of which at most ``mixed`` stand on several of these device types.
+    """
+    if own.dealt == 1:
+        return 1
+    most = own.per_node // (count * tp)
+    elsewhere = [each.replicas(tp) // count for each in others]
+    if not elsewhere:
+        # Stages take one place after the other, and only the last has fewer.
+        return max(1, min(most, depth % most or most))
+    # Of the stages that there is room for so many are missing, and no more at any place.
+    missing = own.nodes * most - (depth - mixed - sum(elsewhere))
+    return max(1, min(most, most - missing))
+
+
 def dealt_nodes(row: Capabilities, limits: Limits, model: ModelSpec, topology: Topology) -> tuple[int, ...]:
     """Numbers of nodes over which stages are dealt: those that divide the nodes of a pool, and all of the largest.
 
     Only where parts of the model are frozen: then gradients are smaller than what stages send, which stays in a node.
     """
-    if row.hosts_once or not model.frozen or not offers(row, model) or not zeros_at(row, 2):
+    if row.hosts_once or not offers(row, model) or not zeros_at(row, 2):
         return ()
     if limits.pp is not None and max(limits.pp) < 2:
         return ()

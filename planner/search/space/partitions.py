@@ -100,8 +100,13 @@ def dealt_partitions(estimator: Estimator, row: Capabilities, nodes: int) -> dic
             if any(dealt_over(pool) > 1 for pool in seen.pools if pool.name in names):
                 name = f"{network}:{'+'.join(names)}" if number else network
                 part = _restricted(estimator, seen, names)
-                partitions[f"{name} dealt over {nodes}"] = NetworkPartition(part, islands, whole=number == 0)
+                partitions[dealt_name(name, nodes)] = NetworkPartition(part, islands, whole=number == 0)
     return partitions
+
+
+def dealt_name(name: str, nodes: int) -> str:
+    """What a partition is called with its stages dealt over so many nodes."""
+    return f"{name} dealt over {nodes}"
 
 
 @derived

@@ -40,6 +40,7 @@ from planner.search.space.choices import (
     stands,
     usable_device_types,
 )
+from planner.search.space.multi_node import sharing
 from planner.search.space.rings import RingSetup, divided_ring, least_ring, ring_alone
 from planner.search.space.sends import (
     Hops,
@@ -128,7 +129,7 @@ class StageOptions:
         self.topology: Topology = estimator.topology
         device_types = usable_device_types(self.topology, estimator.model)
         candidates = compositions(choice.family, device_types, estimator.model, limits)
-        self.most_mixed = most_mixed(device_types)
+        self.most_mixed = most_mixed(device_types) if any(len(item) > 1 for item in candidates) else 0
         """Stages of several device types that a plan may have."""
         family = choice.family
         self.ring_setup = RingSetup(self.pricer.kernels, family.shard_size, family.folding.ways)
@@ -170,17 +171,12 @@ class StageOptions:
 
     def _together(self, groups: Composition, device_types: Sequence[DeviceType]) -> int:
         """Stages, this one too, that share the nodes over which they are dealt, at least."""
-        (group, *others), depth = groups, self.choice.depth
-        own = self.topology.device_type(group.pool, group.gpu)
-        if own.dealt == 1 or others:
+        (group, *more), choice = groups, self.choice
+        if more or choice.family.stage_nodes == 1:
             return 1
-        most = own.per_node // group.devices
-        if len(device_types) == 1:
-            # Stages take one place after the other, and only the last has fewer.
-            return max(1, min(most, depth % most or most))
-        elsewhere = (each.replicas(group.tp) // group.count for each in device_types if each.key != own.key)
-        # Where there is one place, all that stand nowhere else share it, if there is room for so many at all.
-        return min(most, max(1, depth - sum(elsewhere) - self.most_mixed)) if own.nodes == 1 else 1
+        own = self.topology.device_type(group.pool, group.gpu)
+        others = (each for each in device_types if each.key != own.key)
+        return sharing(own, others, group.tp, group.count, choice.depth, self.most_mixed)
 
     def _held_whole(self, groups: Composition) -> int:
         """Stages smaller than a node that nodes hold whole, where the pipeline may have more; else 0."""
