@@ -127,6 +127,19 @@ def test_the_program_is_never_above_what_it_is_told(seed: int) -> None:
                     assert bound >= best(index, seconds, money) * 0.999
 
 
+def test_the_goodput_of_all_machines_is_their_own() -> None:
+    """What a single spot machine needs is known once it was searched: no money below that is left open."""
+    machine = Machine(rate=1e3, price=2.0, most=1, place=("p", ""), stops=1.5e-6)
+    program = Renting(machines=[machine], tokens=TOKENS, goodput=share)
+    seconds = TOKENS / 1e3 / share(machine.stops)
+    assert program.best("time")[0] <= seconds
+    program.looked.add((1,))
+    assert program.best("time")[0] == pytest.approx(seconds, rel=1e-6)
+    money = machine.price * seconds / 3600
+    assert program.best("time", math.inf, money * (1 + 1e-5))[1] == (1,)
+    assert program.best("time", math.inf, money * (1 - 1e-5)) == (math.inf, None)
+
+
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> tuple[OffersFile, Path]:
     """Offers, and the file of a small model."""

@@ -231,14 +231,15 @@ class Renting:
         ends = {most * (step / STEPS) ** 2 for step in range(STEPS + 1)}
         ends |= {self.stops(machines) for machines in self.looked}
         marks = sorted(ends)
-        chosen = [program.column(f"step_{step}", upper=1.0, whole=True) for step in range(len(marks) - 1)]
+        chosen = [program.column(f"step_{step}", upper=1.0, whole=True) for step in range(len(marks))]
         program.equal(total((1.0, column) for column in chosen), 1.0)
         scaled = {column: factor / most for column, factor in stops.items()}
-        # A set that was searched is at the lower end of its step, so that its goodput is its own.
-        uppers = [*(end / most - SLACK for end in marks[1:-1]), 1.0]
+        # A set that was searched is at the lower end of its step, so that its goodput is its own: the set of all
+        # machines too, whose step is that end alone.
+        uppers = [*(end / most - SLACK for end in marks[1:]), 1.0]
         upper = total((end, column) for end, column in zip(uppers, chosen, strict=True))
         program.row(added(scaled, upper, -1.0), most=0.0)
-        for low, column in zip(marks, chosen, strict=False):
+        for low, column in zip(marks, chosen, strict=True):
             program.row({rate: 1.0, pace: -self.goodput(low), column: 1.0}, most=1.0)
 
     @staticmethod
