@@ -197,8 +197,12 @@ def _worth(sizes: Sizes, cluster: ClusterSpec, what: str) -> Iterator[Paragraph]
     )
     if fastest is not best and fastest.point.seconds and best.point.seconds:
         sooner = significant(best.point.seconds / fastest.point.seconds)
-        dearer = significant(fastest.value / best.value) if best.value else "more than 0"
-        text += f"; {devices_text(fastest.devices, cluster)} are {sooner} x as soon there for {dearer} x the {what}"
+        dearer = (
+            f"for {significant(fastest.value / best.value)} x the {what}"
+            if best.value
+            else f"and not free: {money(fastest.value)}"
+        )
+        text += f"; {devices_text(fastest.devices, cluster)} are {sooner} x as soon there {dearer}"
     yield Paragraph(text)
 
 

@@ -12,7 +12,7 @@ from planner.cost.training import Devices, devices_of
 from planner.field_metadata import JsonDocument, json_fields
 from planner.model.spec import ModelSpec
 from planner.report.document import Understood, understood_inputs
-from planner.report.goal import devices_text
+from planner.report.goal import cost_text, devices_text
 from planner.report.layout import Paragraph, number, section, table, words
 from planner.report.numbers import (
     MISSING,
@@ -119,15 +119,14 @@ def worth_text(front: Front, cluster: ClusterSpec) -> str:
         parts.append(f"with fewer, speed drops by more than {what} does")
     if fastest is not best:
         more = devices_text(devices_of(fastest.scored.plan), cluster)
+        speed = f"{more} give {best.seconds / fastest.seconds:.2f} x the speed"
         parts.append(
-            f"with more, {what} per token rises by more than speed: {more} give "
-            f"{best.seconds / fastest.seconds:.2f} x the speed at {_times(fastest.value, best.value)} the {what}"
+            f"with more, {what} per token rises by more than speed: {speed} at "
+            f"{fastest.value / best.value:.2f} x the {what}"
+            if best.value
+            else f"more devices are not free: {speed} for {cost_text(fastest.value)}"
         )
     return "; ".join(parts)
-
-
-def _times(value: float, other: float) -> str:
-    return f"{value / other:.2f} x" if other else "more than 0 x"
 
 
 def _left_out(front: Front) -> Iterator[Paragraph]:

@@ -42,12 +42,11 @@ class Incumbent:
         """
         if scored is None or not scored.estimate.fits or not obeys(scored.plan, self.limits, self.goal):
             return False
-        value = value_of(scored.estimate, self.goal.objective)
-        if (
-            not meets(scored.estimate, self.goal)
-            or value > self.value
-            or (value == self.value and not as_good)
-        ):
+        value, seconds = value_of(scored.estimate, self.goal.objective), scored.estimate.step_seconds
+        if not meets(scored.estimate, self.goal) or value > self.value:
+            return False
+        # Of plans that cost the same, as all on free devices, the fastest.
+        if value == self.value and not as_good and self.best and seconds >= self.best.estimate.step_seconds:
             return False
         self.best = scored
         if self._better is not None:

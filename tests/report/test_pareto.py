@@ -62,6 +62,11 @@ def test_what_more_would_give() -> None:
         "worth using: 8 of 16 devices, 4 a100 + 4 v100, where time x cost is lowest; "
         "with more, cost per token rises by more than speed: 4 a100 + 4 v100 give 2.00 x the speed at 1.33 x the cost"
     )
+    front = replace(examples.front(), worth=0)
+    front = replace(front, points=(replace(front.points[0], value=0.0), *front.points[1:]))
+    assert worth_text(front, examples.cluster()).endswith(
+        "; more devices are not free: 4 a100 + 4 v100 give 2.00 x the speed for 0.200 per million tokens"
+    )
 
 
 def test_no_points() -> None:

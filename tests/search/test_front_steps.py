@@ -39,6 +39,7 @@ def test_points_by_hand() -> None:
     ]
     assert worth == 0
     assert front_of([point(1.0, 9.0), point(4.0, 3.0), point(2.0, 3.0)])[1] == 1
+    assert front_of([point(4.0, 0.0), point(2.0, 0.0), point(1.0, 3.0)])[1] == 1
     assert front_of([]) == ((), None)
 
 

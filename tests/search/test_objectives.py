@@ -244,6 +244,30 @@ def test_free_devices_cost_nothing() -> None:
     assert (found.best.estimate.cost_per_million_tokens, found.gap, found.status) == (0.0, 0.0, "optimal")
 
 
+def test_of_plans_that_cost_nothing_the_fastest_is_the_cheapest() -> None:
+    """Own devices beside rented ones: all of them are used, not the first that a plan was found for."""
+    spec, model = problem()
+    limits = Limits(gap=0.0, target="deepspeed")
+    own = tuple(
+        item.model_copy(update={"price_per_gpu_hour": 0.0 if item.name == "a" else 2.0})
+        for item in spec.pools
+    )
+    spec = spec.model_copy(update={"pools": own})
+    found = choose(spec, model, ASSUMED, limits, Goal(objective="cost"))
+    fastest = choose(spec, model, ASSUMED, limits, Goal(use_at_most=(("b", 0),)), explain=False)
+    assert found.best is not None
+    assert fastest.best is not None
+    assert found.best.estimate.cost_per_million_tokens == 0.0
+    assert found.best.estimate.step_seconds == pytest.approx(fastest.best.estimate.step_seconds)
+    free = [
+        entry
+        for entry in found.alternatives
+        if entry.scored is not None and entry.scored.estimate.cost_per_million_tokens == 0.0
+    ]
+    assert len(free) > 1
+    assert not [entry.reason for entry in free if "not free" in entry.reason]
+
+
 @pytest.mark.slow
 def test_out_of_reach_says_what_is_in_reach() -> None:
     """Each limit with the plan that comes nearest."""

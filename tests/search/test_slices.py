@@ -259,6 +259,8 @@ def test_what_a_plan_loses_by_another_objective() -> None:
     free = Scored(plan=winner.plan, estimate=replace(winner.estimate, price_per_hour=0.0))
     assert _loss("cost", loser, winner) == "cost of a token +50 %"
     assert _loss("cost", loser, free) == "cost of a token: not free"
+    slower = replace(examples.scored(step_seconds=27.2).estimate, price_per_hour=0.0)
+    assert _loss("cost", Scored(plan=winner.plan, estimate=slower), free) == "as fast"
     assert _loss("time", examples.scored(step_seconds=27.2), winner) == "as fast"
 
 

@@ -366,10 +366,10 @@ def _dearer(family: str, scored: Scored, best: Scored, finder: BestSearch) -> Al
 
 
 def _loss(objective: Objective, loser: Scored, winner: Scored) -> str:
-    """By how much a plan loses: by the component that grew most, or by another objective than time."""
-    if objective == "time":
-        return reason_against(loser, winner)
+    """By how much a plan loses: by the component that grew most, or by another objective, unless both cost nothing."""
     least = value_of(winner.estimate, objective)
+    if objective == "time" or least == value_of(loser.estimate, objective) == 0:
+        return reason_against(loser, winner)
     if not least:
         return f"{LOSES[objective]}: not free"
     return f"{LOSES[objective]} {100 * (value_of(loser.estimate, objective) / least - 1):+.0f} %"

@@ -48,6 +48,8 @@ class Candidate:
     """Longest step that keeps the limits of the goal."""
     bound: float
     """Objective that no plan on exactly its devices is below; infinite when none meets the goal."""
+    least_seconds: float = 0.0
+    """No step on exactly its devices is shorter."""
     unfinished: Explorer | None = None
     """The search that ran out of its slice."""
     searched: bool = False
@@ -275,7 +277,7 @@ class SubClusterCandidates(Slices[Candidate]):
         weight, least = self.rates.weight(sub.devices), self.rates.least_seconds(sub.devices)
         most = self.rates.most_seconds(sub.devices)
         bound = weight * least if least <= most else float("inf")
-        return Candidate(sub=sub, weight=weight, most_seconds=most, bound=bound)
+        return Candidate(sub=sub, weight=weight, most_seconds=most, bound=bound, least_seconds=least)
 
     def on(self, candidate: Candidate) -> Estimator:
         """The estimator of a sub-cluster."""
@@ -306,9 +308,10 @@ class SubClusterCandidates(Slices[Candidate]):
         return where_it_runs(scored, self.estimator)
 
 
-def _promise(candidate: Candidate) -> tuple[float, int]:
-    """Best bound first; of equal ones that with fewer devices, which have less to tell each other."""
-    return candidate.bound, candidate.sub.total
+def _promise(candidate: Candidate) -> tuple[float, float, int]:
+    """Best bound first; of free devices the fastest; of equal ones those that are fewer: they tell each other less."""
+    seconds = 0.0 if candidate.weight else candidate.least_seconds
+    return candidate.bound, seconds, candidate.sub.total
 
 
 class BestSearch(SubClusterCandidates):
@@ -360,7 +363,10 @@ class BestSearch(SubClusterCandidates):
         return proven(self.gap, self.limits.gap)
 
     def may_win(self, candidate: Candidate) -> bool:
-        """True below the best so far by more than the gap."""
+        """True below the best so far by more than the gap, in time where neither costs anything."""
+        if self.best is not None and self.value == 0:
+            least = float("inf") if candidate.bound else candidate.least_seconds
+            return least < self.best.estimate.step_seconds * (1 - self.limits.gap)
         return candidate.bound < self.value * (1 - self.limits.gap)
 
     @property
@@ -375,7 +381,9 @@ class BestSearch(SubClusterCandidates):
 
     def search(self, candidate: Candidate, share: float) -> None:
         """The fastest plan of a sub-cluster, if it may win, in a share of the time left."""
-        wanted = seconds_at(self.value, candidate.weight) if self.best else float("inf")
+        wanted = float("inf") if self.best is None else seconds_at(self.value, candidate.weight)
+        if self.best is not None and self.value == candidate.weight == 0:
+            wanted = self.best.estimate.step_seconds
         cutoff = min(wanted, candidate.most_seconds * (1 + ROUNDING))
         exact = candidate.unfinished is not None and candidate.unfinished.limits.gap == 0.0
         for gap in (0.0,) if exact else (self.limits.gap, 0.0):
@@ -393,6 +401,7 @@ class BestSearch(SubClusterCandidates):
             candidate.bound = float("inf")
         else:
             candidate.bound = max(candidate.bound, candidate.weight * explorer.bound)
+            candidate.least_seconds = max(candidate.least_seconds, explorer.bound)
 
     def _offer(self, sub_plan: Scored, candidate: Candidate) -> None:
         """Take a plan if it is better where it will run: on the whole cluster."""
@@ -401,8 +410,11 @@ class BestSearch(SubClusterCandidates):
             return
         pools = frozenset(pool for pool, _ in candidate.sub.devices)
         least = self.met.get(pools)
-        value = value_of(scored.estimate, self.goal.objective)
-        if least is None or value < value_of(least.estimate, self.goal.objective):
+        if least is None or self._rank(scored) < self._rank(least):
             self.met[pools] = scored
         if self.answer.offer(scored):
             self.home = candidate
+
+    def _rank(self, scored: Scored) -> tuple[float, float]:
+        """Objective and step: of plans that cost nothing the fastest is the best."""
+        return value_of(scored.estimate, self.goal.objective), scored.estimate.step_seconds

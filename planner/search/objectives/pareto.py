@@ -50,7 +50,7 @@ P = TypeVar("P", bound=OfFront)
 def front_of(points: Iterable[P]) -> tuple[tuple[P, ...], int | None]:
     """Slowest first, with marks on those that no other beats; and the one with the least product of both values.
 
-    From that one to any other, cost rises by more than speed.
+    From that one to any other, cost rises by more than speed. Of points that cost nothing the fastest is meant.
     """
     marked: list[P] = []
     least = float("inf")
@@ -58,8 +58,8 @@ def front_of(points: Iterable[P]) -> tuple[tuple[P, ...], int | None]:
         marked.append(replace(point, front=point.value < least))  # type: ignore[type-var]
         least = min(least, point.value)
     ordered = tuple(reversed(marked))
-    products = [(point.seconds * point.value, index) for index, point in enumerate(ordered)]
-    return ordered, min(products)[1] if products else None
+    products = [(point.seconds * point.value, point.seconds, index) for index, point in enumerate(ordered)]
+    return ordered, min(products)[-1] if products else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
