@@ -211,8 +211,7 @@ def _claim(result: SearchResult) -> str:
 def _nothing(result: SearchResult, model: ModelSpec, cluster: ClusterSpec, limits: Limits) -> str:
     if result.nearest:
         first = result.nearest[0]
-        run = result.goal.run_of(first.scored.estimate)
-        return "no plan meets the goal" if run is None else nearest_text(first, run, cluster)
+        return nearest_text(first, result.goal.run_of(first.scored.estimate), cluster)
     if result.status == "infeasible":
         lacking = untrained(model, limits)
         return "proven: no plan fits" if lacking is None else ": ".join(lacking)

@@ -12,7 +12,18 @@ from planner.cost.training import Devices, TrainingRun, devices_of
 from planner.model.spec import ModelSpec
 from planner.plan.checks import model_faults, unwritten
 from planner.report.layout import Paragraph, list_section, pairs, paragraphs, section
-from planner.report.numbers import count, duration, long_text, money, percent, rate, significant
+from planner.report.numbers import (
+    count,
+    duration,
+    limit_money,
+    limit_time,
+    long_text,
+    money,
+    percent,
+    rate,
+    rounded,
+    significant,
+)
 from planner.search.explain.sensitivity import option_text
 from planner.search.incumbent import misses
 from planner.search.space.choices import offers, targets_of
@@ -181,8 +192,9 @@ def goal_text(goal: Goal, *, pareto: bool = False) -> str:
 
 
 def run_text(run: TrainingRun) -> str:
-    """``144 days and 12,300``."""
-    return long_text(run.seconds) + (f" and {money(run.price)}" if run.price is not None else "")
+    """``144 days and 12,300``: limits that the run keeps."""
+    price = "" if run.price is None else f" and {limit_money(run.price, up=True)}"
+    return limit_time(run.seconds, up=True) + price
 
 
 def training_text(run: TrainingRun, spread: float) -> str:
@@ -243,21 +255,25 @@ def nearest_section(result: SearchResult, cluster: ClusterSpec) -> Group:
 
 
 def nearest_text(entry: Nearest, run: TrainingRun | None, cluster: ClusterSpec) -> str:
-    """``no plan reaches 20.0 k tokens/s; the fastest reaches 12.3 k tokens/s, on 8 a100``."""
+    """``no plan reaches 20.0 k tokens/s; the fastest reaches 12.3 k tokens/s, on 8 a100``.
+
+    What is reached is rounded so that a limit of just that is kept, and what was asked for the other way.
+    """
     others = " within the other limits" if entry.kept else ", without the other limits,"
     others = others if entry.proven else f" that was found in time{others}"
     where = devices_text(devices_of(entry.scored.plan), cluster)
     if entry.limit == "min_tokens_per_second":
         return (
-            f"no plan reaches {speed_text(entry.asked)}; the fastest{others} reaches "
-            f"{speed_text(entry.scored.estimate.tokens_per_second)}, on {where}"
+            f"no plan reaches {speed_text(rounded(entry.asked, up=True))}; the fastest{others} reaches "
+            f"{speed_text(rounded(entry.scored.estimate.tokens_per_second, up=False))}, on {where}"
         )
     if run is not None and entry.limit == "deadline_seconds":
-        what = f"no plan trains {format_count(run.tokens)} tokens in {long_text(entry.asked)}"
+        what = f"no plan trains {format_count(run.tokens)} tokens in {limit_time(entry.asked, up=False)}"
         return f"{what}; the fastest{others} takes {run_text(run)}, on {where}"
     if run is not None and entry.limit == "budget":
-        what = f"no plan trains {format_count(run.tokens)} tokens for {money(entry.asked)}"
+        what = f"no plan trains {format_count(run.tokens)} tokens for {limit_money(entry.asked, up=False)}"
         return f"{what}; the cheapest{others} takes {run_text(run)}, on {where}"
     cost = entry.scored.estimate.cost_per_million_tokens
     assert cost is not None
-    return f"no plan takes at most {cost_text(entry.asked)}; the cheapest{others} takes {significant(cost)}, on {where}"
+    most, least = cost_text(rounded(entry.asked, up=False)), significant(rounded(cost, up=True))
+    return f"no plan takes at most {most}; the cheapest{others} takes {least}, on {where}"

@@ -67,6 +67,17 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{round(value, decimals):.{max(decimals, 0)}f}"
 
 
+def rounded(value: float, digits: int = 3, *, up: bool) -> float:
+    """The next number of so many digits in one direction: a need rounded up can be asked for."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    near = round(value, decimals)
+    if math.isclose(near, value, rel_tol=1e-12) or (near > value) == up:
+        return near
+    return round(near + (1 if up else -1) * 10.0**-decimals, decimals)
+
+
 def percent(fraction: float, digits: int = 2) -> str:
     """A fraction as ``8.1 %``; small ones keep one decimal."""
     shown = 100 * fraction
@@ -98,11 +109,27 @@ def duration(seconds: float, spread: float = 0.0) -> str:
     return f"{format_seconds(seconds)} ±{percent(spread)}" if spread else format_seconds(seconds)
 
 
+DAYS_FROM = 2 * 86400
+"""Seconds from which on a duration is told in days."""
+
+
+def limit_time(seconds: float, *, up: bool) -> str:
+    """A long duration as a limit, rounded in one direction."""
+    unit = 86400 if seconds >= DAYS_FROM else 3600 if seconds >= 3600 else 1
+    return long_text(rounded(seconds / unit, up=up) * unit)
+
+
+def limit_money(price: float, *, up: bool) -> str:
+    """A price of a whole run as a limit, rounded in one direction."""
+    whole = len(f"{int(price)}") if math.isfinite(price) else 0
+    return money(rounded(price, max(3, whole), up=up))
+
+
 def long_text(seconds: float) -> str:
     """A long duration: ``144 days``, ``9.2 h``."""
     if not math.isfinite(seconds):
         return "for ever"
-    if seconds < 2 * 86400:
+    if seconds < DAYS_FROM:
         return format_seconds(seconds)
     days = significant(seconds / 86400)
     return f"{days.rstrip('0').rstrip('.') if '.' in days else days} days"

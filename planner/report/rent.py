@@ -17,6 +17,8 @@ from planner.report.numbers import (
     count,
     count_unit,
     duration,
+    limit_money,
+    limit_time,
     long_text,
     money,
     percent,
@@ -146,7 +148,8 @@ def _notes(answer: Rent) -> Iterator[str]:
         more = "allow more time with --time-limit"
         yield f"the gap is not closed: {more}, or narrow the search with --provider, --region or --machines"
     for each in answer.nearest:
-        yield f"nearest: {machines_text(each)}{place_text(each)}: {long_text(each.seconds)}, cost {money(each.price)}"
+        kept = f"{limit_time(each.seconds, up=True)}, cost {limit_money(each.price, up=True)}"
+        yield f"nearest: {machines_text(each)}{place_text(each)}: {kept}"
     if answer.best is not None:
         yield from answer.best.scored.estimate.warnings
 
@@ -167,6 +170,7 @@ def rent_line(answer: Rent, goal: RentGoal, model: ModelSpec) -> str:
 
 
 def _failing(goal: RentGoal) -> str:
-    limits = [f"in {long_text(goal.deadline_seconds)}"] if goal.deadline_seconds is not None else []
-    limits += [f"for {money(goal.budget)}"] if goal.budget is not None else []
+    late, budget = goal.deadline_seconds, goal.budget
+    limits = [] if late is None else [f"in {limit_time(late, up=False)}"]
+    limits += [] if budget is None else [f"for {limit_money(budget, up=False)}"]
     return f"train them {' '.join(limits)}" if limits else "can train the model"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,28 @@ def test_out_of_reach(priced: Path, hetplan: Command) -> None:
     code, out, err = search(hetplan, "--min-tokens-per-second", "1e9")
     assert (code, err) == (3, "")
     assert "no plan reaches 1000 M tokens/s; the fastest within the other limits reaches" in out
+
+
+@pytest.mark.parametrize(
+    ("option", "unit"),
+    [
+        ("--max-cost-per-token", r"takes ([\d.]+)(), on"),
+        ("--min-tokens-per-second", r"reaches ([\d.]+) (k?) tokens/s, on"),
+        ("--deadline", r"takes ([\d.]+ [hd])(\w*) and"),
+        ("--budget", r"and ([\d.,]+), on"),
+    ],
+)
+def test_what_comes_nearest_can_be_asked_for(priced: Path, hetplan: Command, option: str, unit: str) -> None:
+    """A limit of the number in the message has a plan: it is not rounded to something out of reach."""
+    whole = ("--tokens", "1T") if option in ("--deadline", "--budget") else ()
+    far = {"--min-tokens-per-second": "1e9", "--deadline": "1s"}.get(option, "1e-6")
+    code, out, _ = search(hetplan, "--target", "megatron", *whole, option, far, "-q")
+    near = re.search(unit, " ".join(out.split()))
+    assert code == 3
+    assert near is not None, out
+    number = near[1].replace(",", "").replace(" ", "")
+    asked = number + ("e3" if near.lastindex == 2 and near[2] == "k" else "")
+    assert search(hetplan, "--target", "megatron", *whole, option, asked, "-q")[0] == 0
 
 
 @pytest.mark.parametrize("option", ["--objective=cost", "--pareto", "--max-cost-per-token=1"])

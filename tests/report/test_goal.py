@@ -44,8 +44,8 @@ def test_the_nearest_plans() -> None:
     assert drawn(nearest_section(examples.out_of_reach(), examples.cluster())) == (
         "No plan meets the goal (proven over 39 sub-clusters, 12 ms)\n"
         "  no plan reaches 40.0 k tokens/s; the fastest within the other limits reaches\n"
-        "  19.3 k tokens/s, on 4 a100 + 4 v100\n"
+        "  19.2 k tokens/s, on 4 a100 + 4 v100\n"
         "  no plan takes at most 0.100 per million tokens; the cheapest that was found in\n"
-        "  time, without the other limits, takes 0.144, on 4 a100 + 4 v100\n"
+        "  time, without the other limits, takes 0.145, on 4 a100 + 4 v100\n"
         "\n"
     )

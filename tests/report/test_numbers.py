@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from planner.report.numbers import (
@@ -10,9 +12,12 @@ from planner.report.numbers import (
     count,
     count_unit,
     duration,
+    limit_money,
+    limit_time,
     names,
     percent,
     rate,
+    rounded,
     runs,
     significant,
     time_unit,
@@ -62,6 +67,31 @@ def test_a_gap_is_never_understated() -> None:
     assert [at_most(gap) for gap in (0.0, 0.0071, 0.008, 0.0091, 0.0991, 0.311)] == [
         *("0.1 %", "0.8 %", "0.8 %", "1.0 %", "10 %", "32 %")
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "below", "above"),
+    [
+        (53.2498, 53.2, 53.3),
+        (0.00532498, 0.00532, 0.00533),
+        (294_700, 294_000, 295_000),
+        (9.96, 9.96, 9.96),
+        (0, 0, 0),
+    ],
+)
+def test_limits_are_rounded_in_one_direction(value: float, below: float, above: float) -> None:
+    """What is shown is kept; a number of three digits stays as it is."""
+    assert (rounded(value, up=False), rounded(value, up=True)) == (below, above)
+
+
+def test_times_and_prices_as_limits() -> None:
+    """Whole amounts from a hundred on; three digits in the unit that is shown."""
+    assert (limit_money(999.4, up=False), limit_money(999.4, up=True)) == ("999", "1,000")
+    assert (limit_money(53_249.2, up=False), limit_money(53_249.2, up=True)) == ("53,249", "53,250")
+    assert (limit_time(33_966.0, up=False), limit_time(33_966.0, up=True)) == ("9.43 h", "9.44 h")
+    assert (limit_time(33_948.0, up=False), limit_time(33_948.0, up=True)) == ("9.43 h", "9.43 h")
+    assert limit_time(144.2 * 86400, up=True) == "145 days"
+    assert (limit_time(math.inf, up=True), limit_money(math.inf, up=True)) == ("for ever", "-")
 
 
 def test_a_duration_carries_its_error() -> None:
