@@ -5,6 +5,7 @@ The best plan of each family is kept too, for the report.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -33,7 +34,7 @@ class Incumbent:
     @property
     def value(self) -> float:
         """Objective of the best plan; infinite without one."""
-        return value_of(self.best.estimate, self.goal.objective) if self.best else float("inf")
+        return wanted_of(self.best.estimate, self.goal) if self.best else float("inf")
 
     def offer(self, scored: Scored | None, *, as_good: bool = False) -> bool:
         """Take a plan, priced where it will run, if it obeys the limits and is better; True when it was taken.
@@ -42,7 +43,7 @@ class Incumbent:
         """
         if scored is None or not scored.estimate.fits or not obeys(scored.plan, self.limits, self.goal):
             return False
-        value, seconds = value_of(scored.estimate, self.goal.objective), scored.estimate.step_seconds
+        value, seconds = wanted_of(scored.estimate, self.goal), scored.estimate.step_seconds
         if not meets(scored.estimate, self.goal) or value > self.value:
             return False
         # Of plans that cost the same, as all on free devices, the fastest.
@@ -63,6 +64,18 @@ def value_of(estimate: Estimate, objective: Objective) -> float:
     }[objective]
     assert value is not None, "prices and powers are checked before the search"
     return value
+
+
+def wanted_of(estimate: Estimate, goal: Goal) -> float:
+    """The objective of a goal: for each second of the run where that is wanted, not of its work alone."""
+    value = value_of(estimate, goal.objective)
+    return over_run(value, estimate.devices, goal) if goal.whole_run else value
+
+
+def over_run(value: float, devices: int, goal: Goal) -> float:
+    """A value for each second of work as one for each second of a run on so many devices; infinite if it never ends."""
+    share = goal.interruptions.goodput(devices)
+    return value / share if share else math.inf
 
 
 def meets(estimate: Estimate, goal: Goal) -> bool:

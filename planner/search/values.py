@@ -74,6 +74,8 @@ class Goal:
     """Most that they may cost, in the currency of the cluster file."""
     interruptions: Interruptions = NEVER
     """What stops the run on its way."""
+    whole_run: bool = False
+    """Whether the objective is that of the whole run, with its interruptions: fewer devices stop less often."""
 
     @property
     def priced(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from itertools import count
+from itertools import count, product
 from unittest.mock import patch
 
 import pytest
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from planner.calibration.values import ASSUMED
 from planner.cluster.spec import ClusterSpec, HostSpec
 from planner.cost.estimate import Estimator
-from planner.cost.training import devices_of
+from planner.cost.failures import Interruptions
+from planner.cost.training import devices_of, training_run
 from planner.cost.values import Estimate
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
@@ -288,6 +289,25 @@ def test_out_of_reach_says_what_is_in_reach() -> None:
 
 
 @pytest.mark.slow
+def test_the_nearest_run_counts_its_failures() -> None:
+    """Where devices fail so often that fewer train sooner and for less, what comes nearest has fewer."""
+    stops = Interruptions(per_gpu_month=2000.0)
+    asked = Goal(tokens=1e9, deadline_seconds=1.0, budget=1e-3, interruptions=stops)
+    soon, cheap = chosen(asked, explain=True).nearest
+    assert (soon.limit, cheap.limit) == ("deadline_seconds", "budget")
+    runs = []
+    for objective, most in product(("time", "cost"), range(1, 7)):
+        best = chosen(Goal(objective=objective, use_at_most=(("", most),))).best  # type: ignore[arg-type]
+        assert best is not None
+        runs.append(training_run(best.estimate, 1e9, stops))
+    nearest = [training_run(each.scored.estimate, 1e9, stops) for each in (soon, cheap)]
+    assert nearest[0].seconds <= min(run.seconds for run in runs) * 1.01
+    assert nearest[1].price <= min(run.price for run in runs if run.price is not None) * 1.01  # type: ignore[operator]
+    fastest = chosen(Goal()).best
+    assert fastest is not None
+    assert soon.scored.plan.devices < fastest.plan.devices
+
+
 def test_a_goal_that_no_plan_meets_is_no_reason_for_host_memory() -> None:
     """What comes nearest stays on the devices where it fits there; two devices with a fast host would be cheaper."""
     host = HostSpec(link_gBps=1000, adam_billion_per_s=1000, memory_gib=4000)

@@ -329,6 +329,8 @@ def _nearest(finder: BestSearch) -> Iterator[Nearest]:
             min_tokens_per_second=None,
             deadline_seconds=None,
             budget=None,
+            # A limit on the whole run: that with the fastest step need not end first.
+            whole_run=name in ("deadline_seconds", "budget") and finder.goal.interruptions.per_gpu_month > 0,
         )
         one = replace(free, **{other: getattr(finder.goal, other) for other, _ in LIMITS if other != name})
         for goal in dict.fromkeys((one, free)):

@@ -23,7 +23,7 @@ from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline
 from planner.search.explorer import Explorer
 from planner.search.heuristics.quick import cheap_plan, everywhere
-from planner.search.incumbent import Incumbent, Met, meets, value_of
+from planner.search.incumbent import Incumbent, Met, meets, over_run, wanted_of
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
 from planner.search.values import Goal, Limits, Objective, Reporter, Scored, Silent, Status, proven
 
@@ -214,8 +214,10 @@ class GoalRates:
         self.tokens = training.tokens
 
     def weight(self, devices: Devices, objective: Objective | None = None) -> float:
-        """Objective per second of a step, in the unit of ``value_of``."""
-        objective = objective or self.goal.objective
+        """Objective per second of a step, as ``value_of`` has it; without one the goal's, as ``wanted_of`` has it."""
+        if objective is None:
+            value = self.weight(devices, self.goal.objective)
+            return over_run(value, sum(devices.values()), self.goal) if self.goal.whole_run else value
         if objective == "time":
             return 1.0
         if objective == "cost":
@@ -270,7 +272,7 @@ class SubClusterCandidates(Slices[Candidate]):
         limited = goal.max_cost_per_million_tokens is not None or goal.budget is not None
         # Fewer devices fail less often.
         limited = limited or (goal.deadline_seconds is not None and goal.interruptions.per_gpu_month > 0)
-        one = goal.objective == "time" and not limited
+        one = goal.objective == "time" and not limited and not goal.whole_run
         return subs[-1:] if one and not goal.use_at_most else subs
 
     def _candidate(self, sub: SubCluster) -> Candidate:
@@ -417,4 +419,4 @@ class BestSearch(SubClusterCandidates):
 
     def _rank(self, scored: Scored) -> tuple[float, float]:
         """Objective and step: of plans that cost nothing the fastest is the best."""
-        return value_of(scored.estimate, self.goal.objective), scored.estimate.step_seconds
+        return wanted_of(scored.estimate, self.goal), scored.estimate.step_seconds
