@@ -5,7 +5,6 @@ The best plan of each family is kept too, for the report.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
@@ -20,6 +19,10 @@ from planner.search.values import Goal, LimitName, Limits, Objective, Scored
 from planner.targets import target
 
 Key = TypeVar("Key", str, tuple[int, int])
+
+
+LEAST_SHARE = 1e-100
+"""Share of work from which on runs never end: of these the one with the best step is the best."""
 
 
 class Incumbent:
@@ -73,9 +76,8 @@ def wanted_of(estimate: Estimate, goal: Goal) -> float:
 
 
 def over_run(value: float, devices: int, goal: Goal) -> float:
-    """A value for each second of work as one for each second of a run on so many devices; infinite if it never ends."""
-    share = goal.interruptions.goodput(devices)
-    return value / share if share else math.inf
+    """A value for each second of work as one for each second of a run on so many devices."""
+    return value / max(goal.interruptions.goodput(devices), LEAST_SHARE)
 
 
 def meets(estimate: Estimate, goal: Goal) -> bool:

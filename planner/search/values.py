@@ -89,7 +89,12 @@ class Goal:
     @property
     def fastest(self) -> bool:
         """True when the fastest of all plans is wanted, whatever it costs and how long it trains."""
-        return replace(self, robust=False, tokens=None, interruptions=NEVER) == Goal()
+        return replace(self, robust=False, tokens=None, interruptions=NEVER, whole_run=False) == Goal()
+
+    @property
+    def fails(self) -> bool:
+        """True when a run is interrupted now and then: the less often the fewer devices it has."""
+        return self.interruptions.per_gpu_month > 0
 
     def run_of(self, estimate: Estimate) -> TrainingRun | None:
         """The training run with a plan; None where no tokens were asked about."""

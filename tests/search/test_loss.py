@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from math import inf
 from unittest.mock import patch
 
@@ -14,7 +14,8 @@ from planner.calibration.values import ASSUMED, Calibration
 from planner.cluster.spec import ClusterSpec
 from planner.cost.convergence import Convergence, CriticalBatch
 from planner.cost.estimate import Estimator
-from planner.cost.training import devices_of
+from planner.cost.failures import Interruptions
+from planner.cost.training import devices_of, training_run
 from planner.errors import PlanError
 from planner.model.spec import ModelSpec
 from planner.plan.checks import faults
@@ -196,6 +197,36 @@ def test_sizes_are_a_front_of_time_and_money() -> None:
     whole = to_loss(spec, model, ASSUMED, FEW_PLANS, Goal(), steps, BATCHES, explain=False)
     assert whole.best is not None
     assert times[-1] == pytest.approx(whole.best.seconds, rel=1e-5)
+
+
+def test_failures_count_in_the_time_to_a_loss() -> None:
+    """Devices that fail so often that fewer reach the loss sooner: these are taken, and the front has no others."""
+    spec, model = cluster(pool("a", nodes=2, per_node=2)), gpt(global_batch=4)
+    spec, steps = rated(spec, 0), law(3.0 * 1024, 1024)
+    goal = Goal(interruptions=Interruptions(per_gpu_month=4000.0))
+    batches = BATCHES[1::2]
+    times = []
+    for batch, most in product(batches, (1, 2, 4)):
+        trained = model.trained_with(global_batch=batch)
+        few = Goal(use_at_most=(("", most),))
+        best = choose(spec, trained, ASSUMED, FEW_PLANS, few, explain=False).best
+        assert best is not None
+        tokens = steps.steps(batch * 1024) * batch * 1024
+        times.append(training_run(best.estimate, tokens, goal.interruptions).seconds)
+    found = to_loss(spec, model, ASSUMED, FEW_PLANS, goal, steps, batches, explain=False)
+    assert found.best is not None
+    assert found.best.run is not None
+    assert found.best.scored is not None
+    assert found.search.best is not None
+    assert found.best.scored.plan.devices == found.search.best.plan.devices < 4
+    assert found.best.seconds == pytest.approx(found.best.run.seconds)
+    assert found.best.seconds == pytest.approx(min(times), rel=1e-5)
+    assert found.bound_seconds <= min(times) * (1 + 1e-9)
+    assert found.status == found.search.status == "optimal"
+    sizes = sizes_to_loss(spec, model, ASSUMED, FEW_PLANS, goal, steps, batches)
+    runs = [(size.point.run.seconds, size.value) for size in sizes.points if size.front and size.point.run]
+    assert runs[-1][0] == pytest.approx(min(times), rel=1e-5)
+    assert all(one[0] > other[0] and one[1] < other[1] for one, other in pairwise(runs))
 
 
 def test_batches_around_the_files_own() -> None:

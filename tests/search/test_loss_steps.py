@@ -131,9 +131,9 @@ def test_the_best_batch_if_the_critical_one_is_another() -> None:
     turned = cast(
         "Any", SimpleNamespace(steps=lambda tokens, critical: critical * (1 if tokens > 10 * LENGTH else 0.5))
     )
-    assert _best_at(points, cast("Any", turned), 1.0, MODEL) == 8
-    assert _best_at(points, curve(), 1.0, MODEL) == 16
-    assert _best_at(search().points(None), curve(), 1.0, MODEL) is None
+    assert _best_at(points, cast("Any", turned), 1.0, MODEL, Goal()) == 8
+    assert _best_at(points, curve(), 1.0, MODEL, Goal()) == 16
+    assert _best_at(search().points(None), curve(), 1.0, MODEL, Goal()) is None
 
 
 def test_what_sizes_must_beat() -> None:

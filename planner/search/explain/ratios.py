@@ -29,7 +29,7 @@ from planner.search.explain.families import SAME, families, reason_against, slow
 from planner.search.explain.reasons import CUT_SHORT, LEFT_OUT, left_out
 from planner.search.heuristics.quick import everywhere, quick_plan
 from planner.search.heuristics.rebalance import rebalanced
-from planner.search.incumbent import family_of, meets, obeys, value_of
+from planner.search.incumbent import family_of, meets, obeys, wanted_of
 from planner.search.ranking import ranked
 from planner.search.space.choices import usable_device_types
 from planner.search.values import Alternative, Goal, Hedge, Limits, Ratio, Scored, SearchResult, proven
@@ -98,12 +98,12 @@ class Worlds:
     def value(self, scored: Scored, factors: Factors = ()) -> float:
         """The objective of a plan at these speeds."""
         if not factors:
-            return value_of(scored.estimate, self.goal.objective)
+            return wanted_of(scored.estimate, self.goal)
         key = factors, scored.plan
         if key not in self._seconds:
             self._seconds[key] = self.at(factors).step_seconds(scored.plan)
         share = self._seconds[key] / scored.estimate.step_seconds
-        return value_of(scored.estimate, self.goal.objective) * share
+        return wanted_of(scored.estimate, self.goal) * share
 
     def at(self, factors: Factors) -> Estimator:
         """The estimator of a world."""
@@ -225,7 +225,7 @@ def _with_best(result: SearchResult, other: Scored, limits: Limits) -> SearchRes
     """The result with another best plan, where there is a better one than the search stopped at."""
     best, goal = result.best, result.goal
     assert best is not None
-    value, before = (value_of(item.estimate, goal.objective) for item in (other, best))
+    value, before = (wanted_of(item.estimate, goal) for item in (other, best))
     if value >= before:
         return result
     proof = result.bound_seconds if result.objective_bound is None else result.objective_bound

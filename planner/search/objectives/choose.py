@@ -132,7 +132,7 @@ def _best(
     """The answer with its reasons, whatever is simpler."""
     start, cpu_start = monotonic(), process_time()
     cluster, inner = without_excluded(cluster, goal)
-    if inner.fastest:
+    if inner.fastest and not inner.whole_run:
         result = search(
             cluster,
             model,
@@ -248,7 +248,7 @@ def _result(finder: BestSearch, seconds: float) -> SearchResult:
     return SearchResult(
         status=finder.status,
         best=finder.best,
-        bound_seconds=finder.bound if finder.goal.objective == "time" else 0.0,
+        bound_seconds=_bound_seconds(finder),
         gap=finder.gap,
         alternatives=(),
         advice=(),
@@ -266,6 +266,13 @@ def _result(finder: BestSearch, seconds: float) -> SearchResult:
             subclusters=len(finder.sub_clusters) > 1,
         ),
     )
+
+
+def _bound_seconds(finder: BestSearch) -> float:
+    """What no step is below; of a whole run what none of as many devices is below, if that is to win."""
+    if finder.goal.objective != "time":
+        return 0.0
+    return finder.best_bound if finder.goal.whole_run else finder.bound
 
 
 def _explained(result: SearchResult, finder: BestSearch, advice: bool) -> SearchResult:
@@ -330,7 +337,7 @@ def _nearest(finder: BestSearch) -> Iterator[Nearest]:
             deadline_seconds=None,
             budget=None,
             # A limit on the whole run: that with the fastest step need not end first.
-            whole_run=name in ("deadline_seconds", "budget") and finder.goal.interruptions.per_gpu_month > 0,
+            whole_run=name in ("deadline_seconds", "budget") and finder.goal.fails,
         )
         one = replace(free, **{other: getattr(finder.goal, other) for other, _ in LIMITS if other != name})
         for goal in dict.fromkeys((one, free)):

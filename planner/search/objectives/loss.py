@@ -25,6 +25,7 @@ from planner.ranges import BATCH
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.deadline import Deadline, Struck
 from planner.search.explorer import Explorer
+from planner.search.incumbent import over_run, wanted_of
 from planner.search.objectives.candidates import SubCluster, sub_cluster_candidates
 from planner.search.objectives.choose import choose
 from planner.search.objectives.objectives import (
@@ -85,8 +86,11 @@ class BatchPoint:
 
     @property
     def seconds(self) -> float | None:
-        """Time to the loss; null without a plan."""
-        return None if self.scored is None else self.steps * self.scored.estimate.step_seconds
+        """Time to the loss, with what stops the run; null without a plan."""
+        if self.scored is None or self.run is None:
+            return None
+        work = self.steps * self.scored.estimate.step_seconds
+        return work / self.run.goodput if self.run.goodput else inf
 
     @property
     def spread(self) -> float | None:
@@ -175,9 +179,11 @@ class Sizes(FrontOf[Size]):
 
 @dataclass(slots=True, kw_only=True)
 class BatchCandidate(Candidate):
-    """One batch on one sub-cluster; its weight is the steps that it takes to the loss."""
+    """One batch on one sub-cluster; its weight is the steps that it takes to the loss, over the goodput there."""
 
     batch: int
+    steps: float
+    goal: Goal
     best: Scored | None = None
     estimator: Estimator | None = None
     """While it may be needed: what it has worked out for the bound serves the search."""
@@ -185,7 +191,11 @@ class BatchCandidate(Candidate):
     @property
     def value(self) -> float:
         """Seconds to the loss with its best plan; infinite without one."""
-        return self.weight * self.best.estimate.step_seconds if self.best else inf
+        return self.seconds(self.best) if self.best else inf
+
+    def seconds(self, scored: Scored) -> float:
+        """To the loss with a plan, on whichever of its devices."""
+        return over_run(self.steps * scored.estimate.step_seconds, scored.estimate.devices, self.goal)
 
 
 class LossSearch(Slices[BatchCandidate]):
@@ -227,10 +237,13 @@ class LossSearch(Slices[BatchCandidate]):
         """Nothing is known of a batch that time does not suffice for, but that of the first one is."""
         length = self.model.training.sequence_tokens
         steps = self.steps.steps(batch * length)
-        candidate = BatchCandidate(sub=sub, batch=batch, weight=steps, bound=0.0)
+        weight = over_run(steps, sub.total, self.goal)
+        candidate = BatchCandidate(
+            sub=sub, batch=batch, steps=steps, goal=self.goal, weight=weight, bound=0.0
+        )
         if not self.sub_clusters or not self.ended:
             least = DeviceRates(self.on(candidate), self.limits).least_seconds(sub.devices)
-            candidate.bound = steps * least
+            candidate.bound = weight * least
         return candidate
 
     def on(self, candidate: BatchCandidate) -> Estimator:
@@ -266,7 +279,7 @@ class LossSearch(Slices[BatchCandidate]):
     def best_bound(self) -> float:
         """The least that its step may take."""
         best = self.best
-        return self.bound / best.weight if best else 0.0
+        return self.bound / best.value * (self.best_step or 0.0) if best else 0.0
 
     def wanted(self, _: BatchCandidate) -> float:
         """Seconds to the loss from which on a plan is of no use."""
@@ -293,7 +306,7 @@ class LossSearch(Slices[BatchCandidate]):
                 model = self.model.trained_with(global_batch=candidate.batch)
                 self._whole[candidate.batch] = Estimator(self.cluster, model, self.calibration)
             scored = where_it_runs(scored, self._whole[candidate.batch])
-        if scored is None or candidate.weight * scored.estimate.step_seconds >= candidate.value:
+        if scored is None or candidate.seconds(scored) >= candidate.value:
             return
         before, candidate.best = self.value, scored
         if candidate.value < before and self._better is not None:
@@ -337,12 +350,12 @@ class LossSearch(Slices[BatchCandidate]):
         nearest = min(own, key=lambda each: each.value)
         scored = chosen or nearest.best
         of_step = nearest.batch * self.model.training.sequence_tokens
-        tokens = nearest.weight * of_step
-        seconds = nearest.weight * scored.estimate.step_seconds if scored else inf
+        tokens = nearest.steps * of_step
+        seconds = nearest.seconds(scored) if scored else inf
         return BatchPoint(
             batch=nearest.batch,
             tokens=tokens,
-            steps=nearest.weight,
+            steps=nearest.steps,
             steps_spread=self.steps.steps_spread(of_step),
             bound_seconds=min(seconds, *(each.bound for each in own)),
             inside=seconds <= limit or chosen is not None,
@@ -424,7 +437,8 @@ def to_loss(
     deadline = deadline or Deadline.after(limits.time_limit_seconds)
     order = ranked(cluster)
     used = goal.use_at_most
-    subs = sub_cluster_candidates(order, model, used) if used else (_whole(order),)
+    # Fewer devices fail less often.
+    subs = sub_cluster_candidates(order, model, used) if used or goal.fails else (_whole(order),)
     part = deadline.part(SEARCH_SHARE)
 
     finder = with_host_memory(
@@ -439,15 +453,11 @@ def to_loss(
         finder.interrupted = finder.interrupted or part.interrupted
     best = finder.best
     chosen_model = model if best is None else model.trained_with(global_batch=best.batch)
-    tokens = None if best is None else best.weight * best.batch * model.training.sequence_tokens
+    tokens = None if best is None else best.steps * best.batch * model.training.sequence_tokens
 
     def told(scored: Scored) -> None:
         """This search begins anew; what the one before has found stays until it is beaten."""
-        if (
-            better is not None
-            and best is not None
-            and best.weight * scored.estimate.step_seconds < best.value
-        ):
+        if better is not None and best is not None and best.seconds(scored) < best.value:
             better(scored, best.batch)
 
     result = choose(
@@ -455,7 +465,7 @@ def to_loss(
         chosen_model,
         calibration,
         limits,
-        replace(goal, tokens=tokens),
+        replace(goal, tokens=tokens, whole_run=goal.fails),
         reporter,
         explain=explain,
         simple=simple,
@@ -478,8 +488,8 @@ def to_loss(
         bound_seconds=bound,
         gap=gap,
         status=result.status if point is None else proven(gap, limits.gap),
-        best_if_low=_best_at(points, steps, steps.critical.low, model),
-        best_if_high=_best_at(points, steps, steps.critical.high, model),
+        best_if_low=_best_at(points, steps, steps.critical.low, model, goal),
+        best_if_high=_best_at(points, steps, steps.critical.high, model, goal),
         seconds=monotonic() - start,
         interrupted=finder.interrupted or result.interrupted,
     )
@@ -487,12 +497,13 @@ def to_loss(
 
 def _at_least(result: SearchResult, found: Scored, gap: float) -> SearchResult:
     """The result, with the plan that the search over batches had found where it is the faster one."""
-    tied = result.tie is not None
-    if result.best is not None and (tied or result.best.estimate.step_seconds <= found.estimate.step_seconds):
+    tied, goal = result.tie is not None, result.goal
+    least = wanted_of(found.estimate, goal)
+    if result.best is not None and (tied or wanted_of(result.best.estimate, goal) <= least):
         return result
-    step = found.estimate.step_seconds
-    bound = min(result.bound_seconds, step)
-    own = 1 - bound / step
+    known = result.objective_bound if goal.whole_run else result.bound_seconds
+    own = 1 - min(known or 0.0, least) / least
+    bound = min(known or 0.0, least) * found.estimate.step_seconds / least
     return replace(result, best=found, bound_seconds=bound, gap=own, status=proven(own, gap))
 
 
@@ -505,12 +516,12 @@ def _whole(cluster: ClusterSpec) -> SubCluster:
 
 
 def _best_at(
-    points: Sequence[BatchPoint], steps: Convergence, critical: float, model: ModelSpec
+    points: Sequence[BatchPoint], steps: Convergence, critical: float, model: ModelSpec, goal: Goal
 ) -> int | None:
     """Best batch of those with a plan if the critical batch is another."""
-    length = model.training.sequence_tokens
+    length, whole = model.training.sequence_tokens, replace(goal, whole_run=True)
     times = [
-        (steps.steps(point.batch * length, critical) * point.scored.estimate.step_seconds, point.batch)
+        (steps.steps(point.batch * length, critical) * wanted_of(point.scored.estimate, whole), point.batch)
         for point in points
         if point.scored is not None
     ]

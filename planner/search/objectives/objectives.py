@@ -271,8 +271,8 @@ class SubClusterCandidates(Slices[Candidate]):
         subs = sub_cluster_candidates(self.estimator.cluster, self.estimator.model, goal.use_at_most)
         limited = goal.max_cost_per_million_tokens is not None or goal.budget is not None
         # Fewer devices fail less often.
-        limited = limited or (goal.deadline_seconds is not None and goal.interruptions.per_gpu_month > 0)
-        one = goal.objective == "time" and not limited and not goal.whole_run
+        limited = limited or ((goal.deadline_seconds is not None or goal.whole_run) and goal.fails)
+        one = goal.objective == "time" and not limited
         return subs[-1:] if one and not goal.use_at_most else subs
 
     def _candidate(self, sub: SubCluster) -> Candidate:
