@@ -231,9 +231,7 @@ def alternatives_section(entries: Sequence[Considered], top: int | None = None) 
         return Group()
     shown = entries if top is None else entries[:top]
     left = [Paragraph(f"{len(shown)} of {len(entries)} families shown")] if len(shown) < len(entries) else []
-    note = Paragraph(
-        "a good plan of each family, not proven optimal; percentages refer to the chosen plan's step"
-    )
+    note = Paragraph("a good plan of each family, not proven optimal; percentages refer to the chosen plan")
     return section("Plan families", families_table(shown, words("family", least=18)), *left, note)
 
 

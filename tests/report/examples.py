@@ -403,7 +403,7 @@ SHOWN_FAMILIES = (
     "  ZeRO-3 data parallel      -         -  V100 (v100) lacks 3.2 GiB at\n"
     "                                         micro-batch 1\n"
     "  a good plan of each family, not proven optimal; percentages refer to the\n"
-    "  chosen plan's step\n"
+    "  chosen plan\n"
     "\n"
 )
 """The table of families of the example."""
