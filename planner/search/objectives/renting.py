@@ -482,7 +482,8 @@ class RentSearch:
         return max(0.0, 1 - bound / best.value(wanted))
 
     def _nearest(self, most_seconds: float, most_money: float) -> Iterable[Rental]:
-        """The least money in time, and the least time for the money; at worst the least of both at all."""
+        """The least money in time, and the least time for the money; at worst the least of both at all. Each once."""
+        told: set[Machines] = set()
         asked: list[tuple[Wanted, float, float]] = []
         asked += [("money", most_seconds, math.inf)] if most_money < math.inf else []
         asked += [("time", math.inf, most_money)] if most_seconds < math.inf else []
@@ -490,7 +491,8 @@ class RentSearch:
             _, rental = self.ask(wanted, seconds, money, self.deadline.part(0.5))
             if rental is None:
                 _, rental = self.ask(wanted, math.inf, math.inf, self.deadline.part(0.5))
-            if rental is not None:
+            if rental is not None and rental.numbers not in told:
+                told.add(rental.numbers)
                 yield rental
 
     def _front(self) -> tuple[Rental, ...]:
