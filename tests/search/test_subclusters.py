@@ -79,6 +79,17 @@ def test_parts_of_nodes_alone_are_offered_beside_whole_pools() -> None:
     assert {"p0 A100": 4, "p2 A100": 8} in found
 
 
+def test_every_number_of_nodes_of_a_pool_alone_where_there_is_room() -> None:
+    """Three of four nodes may be the cheapest that are fast enough; where not all numbers fit none is added."""
+    spec = cluster(*(pool(f"p{index}", nodes=4, per_node=8) for index in range(3)))
+    found = counts(spec)
+    assert len(found) == 63 + 9 + 3
+    assert all({f"p{index} A100": 24} in found for index in range(3))
+    many = counts(cluster(*(pool(f"p{index}", nodes=30, per_node=8) for index in range(3))))
+    assert len(many) <= 100
+    assert {"p0 A100": 8 * 29} not in many
+
+
 def test_devices_without_the_number_format_are_left_out() -> None:
     """V100 have no bf16."""
     spec = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2))

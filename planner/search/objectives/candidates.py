@@ -70,9 +70,9 @@ def sub_cluster_candidates(
     else:
         ways = list(islice(_growing(cluster, model, room), most))
     if level > ROUND:
-        known = set(ways)
-        others = (way for way in _alone(cluster, model, room) if way not in known)
-        ways += islice(others, most - len(ways))
+        ways = list(dict.fromkeys((*ways, *_alone(cluster, model, room, ROUND))))[:most]
+        every = tuple(dict.fromkeys((*ways, *_alone(cluster, model, room, NODES))))
+        ways = list(every) if len(every) <= most else ways
     subs = (sub_cluster(cluster, model, way) for way in dict.fromkeys(ways))
     order = {pool.name: index for index, pool in enumerate(cluster.pools)}
 
@@ -111,8 +111,8 @@ def _whole(number: int) -> Sequence[int]:
 LEVELS = ((_all, _all), (_round, _all), (_round, _round), (_whole, _round), (_whole, _whole))
 """(devices inside one node, nodes) that are offered, finest first."""
 
-ROUND = 2
-"""The finest level of round numbers alone."""
+NODES, ROUND = 1, 2
+"""The finest level of any number of nodes with round numbers inside one, and of round numbers alone."""
 
 
 def _parts(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec, room: int, level: int) -> tuple[Part, ...]:
@@ -125,10 +125,15 @@ def _parts(pool: PoolSpec, cluster: ClusterSpec, model: ModelSpec, room: int, le
     return tuple(dict.fromkeys((*_offered(device_types, len(pool.hosts), room, level), largest)))
 
 
-def _alone(cluster: ClusterSpec, model: ModelSpec, room: Mapping[str, int]) -> Iterator[tuple[Part, ...]]:
-    """Round parts of one pool and nothing of the others: the cheapest devices need not be a whole node."""
+def _alone(
+    cluster: ClusterSpec, model: ModelSpec, room: Mapping[str, int], level: int
+) -> Iterator[tuple[Part, ...]]:
+    """Parts of one pool and nothing of the others: the cheapest devices need not be a whole node.
+
+    Nor are those that keep a limit for the least money always a round number of nodes.
+    """
     for index, pool in enumerate(cluster.pools):
-        for part in _parts(pool, cluster, model, room[pool.name], ROUND):
+        for part in _parts(pool, cluster, model, room[pool.name], level):
             yield tuple(part if index == other else NOTHING for other in range(len(cluster.pools)))
 
 
