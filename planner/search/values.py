@@ -307,7 +307,7 @@ class SearchResult:
     """Sub-clusters that the bound is over; None when the cluster was searched as one."""
     objective_bound: float | None = None
     """Lower bound on the objective over the plans of all sub-clusters: seconds per step, price per million tokens, or
-    joules per token."""
+    joules per token; for a time to a loss with failures, seconds of the run per step."""
     idle_costs: tuple[IdleCost, ...] = ()
     """What using the idle devices would take; empty when all work, and under a goal."""
     limit_costs: tuple[LimitCost, ...] = ()
