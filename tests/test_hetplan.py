@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from unittest.mock import patch
 
@@ -47,6 +48,12 @@ def found(folder: Path) -> hetplan.Planned:
     limits = hetplan.Limits(target="megatron")
     with patch("planner.search.explain.reasons.LEAST_SECONDS", 0.05):
         return hetplan.search(folder / "cluster.yaml", folder / "model.yaml", limits=limits)
+
+
+@pytest.mark.parametrize("package", ["hetplan", "planner"])
+def test_type_checkers_read_its_hints(package: str) -> None:
+    """Of the installed package too, which says with a file that it has some (PEP 561)."""
+    assert files(package).joinpath("py.typed").is_file()
 
 
 def test_a_search_says_all_of_its_plan(found: hetplan.Planned, folder: Path) -> None:

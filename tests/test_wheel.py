@@ -45,6 +45,7 @@ def test_the_first_commands_of_the_readme_work(tmp_path: Path) -> None:
         check=True,
     )
     assert where.stdout.startswith(str(installed))
+    assert all((installed / package / "py.typed").is_file() for package in ("hetplan", "planner"))
     hetplan("examples", "--copy", ".")
     files = ("cluster_specs/lab.yaml", "model_specs/gpt2_345m.yaml")
     assert hetplan("search", *files, "-o", "plan.yaml").splitlines()[-1].startswith("gpt2_345m on lab: ")
