@@ -215,7 +215,7 @@ def search(
     largest chance to run out of memory that the plan may have.
     """
     cluster_spec, model_spec = _cluster(cluster), _model(model)
-    api.number_within("safe", safe, CHANCE)
+    api.number_within_or_none("safe", safe, CHANCE)
     if safe is not None:
         cluster_spec = changed(cluster_spec, f"safe={safe!r}")
     result = api.search(
@@ -295,6 +295,8 @@ def compare(**plans: Planned) -> Comparison:
     """Plans of one model side by side, by the names they are given."""
     if not plans:
         raise UsageError("compare: expected plans, by name: compare(found=..., by_hand=...)")
+    for name, planned in plans.items():
+        _require_planned(name, planned)
     first = next(iter(plans.values())).model
     for name, planned in plans.items():
         if not of_one_model(planned.model, first):
@@ -385,9 +387,10 @@ def report(
     from planner.report.page import page
     from planner.report.page import report as page_of
 
+    _require_planned("planned", planned)
     api.number_within("tokens", tokens, TOKENS)
-    api.number_within("deadline_seconds", deadline_seconds, PREDICTED)
-    api.number_within("budget", budget, MONEY)
+    api.number_within_or_none("deadline_seconds", deadline_seconds, PREDICTED)
+    api.number_within_or_none("budget", budget, MONEY)
     summary = None if planned.result is None else summary_of(planned.result)
     saved = PlanFile(plan=planned.plan, cluster=planned.cluster, model=planned.model, summary=summary)
     estimator = Estimator(planned.cluster, planned.model, planned.calibration)
@@ -412,6 +415,7 @@ def emit(
     planned: Planned, folder: File, *, launcher: str = "torchrun", force: bool = False
 ) -> tuple[Path, ...]:
     """Write the files that launch a plan into a new or empty folder; their paths."""
+    _require_planned("planned", planned)
     return api.emit(planned.plan, planned.cluster, planned.model, folder, launcher=launcher, force=force)
 
 
@@ -421,6 +425,12 @@ def _cluster(cluster: Cluster) -> ClusterSpec:
 
 def _model(model: Model) -> ModelSpec:
     return model if isinstance(model, ModelSpec) else load_model(model)
+
+
+def _require_planned(name: str, value: object) -> None:
+    """Raise UsageError for anything else, as the plan of a Planned."""
+    if not isinstance(value, Planned):
+        raise UsageError(f"{name}: expected what search or predict gives, got a {type(value).__name__}")
 
 
 def _frame(rows: Sequence[Row]) -> DataFrame:

@@ -9,6 +9,7 @@ a goal, or limits, that cannot be searched for.
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import get_args
@@ -101,9 +102,26 @@ WORDS = {"recompute": RECOMPUTES, "offload": (*OFFLOAD_PARTS, *ASKED_OFFLOAD_PAR
 """Limits with several words, and which there are."""
 
 
-def number_within(name: str, value: float | None, allowed: Range) -> None:
-    """Raise UsageError for a number out of range that need not be whole, however it is written."""
-    within(name, None if value is None else float(value), allowed)
+def number_within(name: str, value: float, allowed: Range) -> None:
+    """Raise UsageError for what is no number of the range; it need not be whole, however it is written."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        limits = f"from {allowed.least:g} to {allowed.most:g}"
+        raise UsageError(f"{name}: expected a number {limits}, got {value!r}")
+    within(name, float(value), allowed)
+
+
+def number_within_or_none(name: str, value: float | None, allowed: Range) -> None:
+    """As ``number_within``, of a value that need not be given."""
+    if value is not None:
+        number_within(name, value, allowed)
+
+
+def whole_number_within(name: str, value: int, allowed: Range) -> None:
+    """Raise UsageError for what is no whole number of the range."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        limits = f"from {allowed.least:.0f} to {allowed.most:.0f}"
+        raise UsageError(f"{name}: expected a whole number {limits}, got {value!r}")
+    within(name, int(value), allowed)
 
 
 ALLOWED = {
@@ -119,9 +137,9 @@ ALLOWED = {
 def checked(limits: Limits, model: ModelSpec) -> Limits:
     """Limits that were made by hand; raises UsageError for what the options of the command refuse."""
     number_within("gap", limits.gap, FRACTION)
-    number_within("time_limit_seconds", limits.time_limit_seconds, TIME_LIMIT)
-    within("processes", limits.processes, PROCESSES)
-    within("backup", limits.backup, Range(0, DEVICES.most))
+    number_within_or_none("time_limit_seconds", limits.time_limit_seconds, TIME_LIMIT)
+    whole_number_within("processes", limits.processes, PROCESSES)
+    whole_number_within("backup", limits.backup, Range(0, DEVICES.most))
     for name in (*NUMBERS, *WORDS):
         values = getattr(limits, name)
         if values is None:
@@ -130,7 +148,7 @@ def checked(limits: Limits, model: ModelSpec) -> Limits:
             raise UsageError(f"{name}: expected a tuple with at least one value, got {values!r}")
         for value in values:
             if name in NUMBERS:
-                within(name, value, NUMBERS[name])
+                whole_number_within(name, value, NUMBERS[name])
             elif value not in WORDS[name]:
                 raise UsageError(f"{name}: expected some of {', '.join(WORDS[name])}, got {value!r}")
     for name, capability in ALLOWED.items():
@@ -149,19 +167,35 @@ def stops(interruptions: Interruptions, model: ModelSpec) -> Interruptions:
     number_within("checkpoint_seconds", interruptions.checkpoint_seconds, stop)
     number_within("restart_seconds", interruptions.restart_seconds, stop)
     rates = Range(*map(bytes_per_second_from_gigabytes, RATE))
-    number_within("storage_bytes_per_second", interruptions.storage_bytes_per_second, rates)
+    number_within_or_none("storage_bytes_per_second", interruptions.storage_bytes_per_second, rates)
     return interruptions.of(model)
+
+
+GOAL_NUMBERS = {
+    "tokens": TOKENS,
+    "deadline_seconds": PREDICTED,
+    "budget": MONEY,
+    "max_cost_per_million_tokens": PREDICTED,
+    "min_tokens_per_second": PREDICTED,
+}
+"""Numbers of a goal, and what each may be."""
+
+
+def _pairs(use_at_most: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """What it is; raises UsageError for anything else."""
+    if isinstance(use_at_most, tuple | list) and all(
+        isinstance(pair, tuple | list) and len(pair) == 2 for pair in use_at_most
+    ):
+        return use_at_most
+    raise UsageError(f"use_at_most: expected pairs of a pool and a number of devices, got {use_at_most!r}")
 
 
 def _require(goal: Goal, cluster: ClusterSpec, simple: bool) -> None:
     """What the options of the command are checked for, of a goal that was made by hand."""
     if goal.objective not in (known := get_args(Objective)):
         raise UsageError(f"objective: expected one of {', '.join(known)}, got {goal.objective!r}")
-    number_within("tokens", goal.tokens, TOKENS)
-    number_within("deadline_seconds", goal.deadline_seconds, PREDICTED)
-    number_within("budget", goal.budget, MONEY)
-    number_within("max_cost_per_million_tokens", goal.max_cost_per_million_tokens, PREDICTED)
-    number_within("min_tokens_per_second", goal.min_tokens_per_second, PREDICTED)
+    for name, allowed in GOAL_NUMBERS.items():
+        number_within_or_none(name, getattr(goal, name), allowed)
     if goal.robust and goal.objective != "time":
         raise UsageError(f"robust weighs step times: expected no objective {goal.objective} with it")
     if simple and (goal.robust or not goal.fastest):
@@ -174,7 +208,8 @@ def _require(goal: Goal, cluster: ClusterSpec, simple: bool) -> None:
     if goal.tokens is None and goal.interruptions != NEVER:
         raise UsageError("interruptions are those of a whole training run: expected tokens with them")
     pools = [pool.name for pool in cluster.pools]
-    for name, _ in goal.use_at_most:
+    for name, most in _pairs(goal.use_at_most):
+        whole_number_within("use_at_most", most, Range(0, DEVICES.most))
         if name and name not in pools:
             hint = f"its pools are {', '.join(pools)}"
             raise UsageError(f"use_at_most: the cluster has no pool {name!r}", hint=hint)

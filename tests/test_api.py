@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hetplan
@@ -148,6 +149,11 @@ def test_bad_files_are_spec_errors(folder: Path) -> None:
         ),
         (Goal(budget=5.0), False, "budget is about a whole training run"),
         (Goal(use_at_most=(("nope", 3),)), False, "use_at_most: the cluster has no pool 'nope'"),
+        (Goal(use_at_most=(("fast", -1),)), False, "use_at_most: expected a whole number from 0 to 1000000"),
+        (Goal(use_at_most=(("fast", "1"),)), False, "use_at_most: expected a whole number .*, got '1'"),  # type: ignore[arg-type]
+        (Goal(use_at_most={"fast": 1}), False, "use_at_most: expected pairs of a pool and a number"),  # type: ignore[arg-type]
+        (Goal(use_at_most=("fast", 1)), False, "use_at_most: expected pairs of a pool and a number"),  # type: ignore[arg-type]
+        (Goal(tokens="1e9"), False, "tokens: expected a number from 1 to 1e\\+18, got '1e9'"),  # type: ignore[arg-type]
         (Goal(use_at_most=(("", 0),)), False, "use_at_most: leaves no device to use"),
         (Goal(objective="loss"), False, "objective: expected one of time, cost, energy, got 'loss'"),  # type: ignore[arg-type]
         (Goal(objective="energy", robust=True), False, "robust weighs step times"),
@@ -187,6 +193,12 @@ def test_limits_have_ranges(folder: Path, limits: Limits) -> None:
         (Limits(target="megatron", grids=True), "grids: megatron has none of it, expected target torch"),
         (Limits(ep=(2,)), "ep: the model small has no experts, expected 1, got 2"),
         (Limits(backup=-1), "backup: expected a whole number from 0"),
+        (Limits(pp=(1.5,)), "pp: expected a whole number from 1 to 1000, got 1.5"),  # type: ignore[arg-type]
+        (Limits(micro_batch=(True,)), "micro_batch: expected a whole number .*, got True"),
+        (Limits(backup=0.5), "backup: expected a whole number .*, got 0.5"),  # type: ignore[arg-type]
+        (Limits(gap="0.01"), "gap: expected a number from 0 to 1, got '0.01'"),  # type: ignore[arg-type]
+        (Limits(gap=None), "gap: expected a number from 0 to 1, got None"),  # type: ignore[arg-type]
+        (Limits(processes="2"), "processes: expected a whole number from 1 to 256, got '2'"),  # type: ignore[arg-type]
         (Limits(processes=0), "processes: expected a whole number from 1 to 256, got 0"),
     ],
 )
@@ -197,6 +209,15 @@ def test_limits_that_no_plan_can_have(folder: Path, limits: Limits, said: str) -
         planner.search(cluster, model, limits=limits)
     with pytest.raises(UsageError, match=said):
         hetplan.what_if(cluster, model, [], limits=limits)
+
+
+def test_limits_may_be_numbers_of_numpy(folder: Path) -> None:
+    """As the ranges of a script are."""
+    cluster, model = planner.load_cluster(folder / "cluster.yaml"), planner.load_model(folder / "model.yaml")
+    plain = Limits(target="megatron", micro_batch=(1, 2), gap=0.25)
+    array = Limits(target="megatron", micro_batch=tuple(np.arange(1, 3)), gap=np.float32(0.25))  # type: ignore[arg-type]
+    best = [planner.search(cluster, model, limits=limits).best for limits in (plain, array)]
+    assert best[0] == best[1]
 
 
 def test_an_unknown_board_power_is_told(folder: Path) -> None:

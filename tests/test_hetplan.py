@@ -174,6 +174,21 @@ def test_what_is_out_of_range_is_said(found: hetplan.Planned, folder: Path) -> N
         hetplan.report(found, folder / "page.html", tokens=-5.0)
     with pytest.raises(hetplan.HetplanError, match=r"safe: expected a number from 1e-06 to 0\.5"):
         hetplan.search(folder / "cluster.yaml", folder / "model.yaml", safe=3)
+    with pytest.raises(hetplan.HetplanError, match=r"safe: expected a number from 1e-06 to 0\.5, got '0\.1'"):
+        hetplan.search(folder / "cluster.yaml", folder / "model.yaml", safe="0.1")  # type: ignore[arg-type]
+    with pytest.raises(hetplan.HetplanError, match=r"tokens: expected a number from 1 to .*, got '1e9'"):
+        found.training("1e9")  # type: ignore[arg-type]
     with pytest.raises(hetplan.HetplanError, match="changes: expected a list of changes"):
         hetplan.what_if(folder / "cluster.yaml", folder / "model.yaml", "-fast")
     assert not (folder / "page.html").exists()
+
+
+def test_a_plan_alone_is_not_what_functions_take(found: hetplan.Planned, folder: Path) -> None:
+    """It lacks cluster and model, which is said."""
+    said = "expected what search or predict gives, got a Plan"
+    with pytest.raises(UsageError, match=f"planned: {said}"):
+        hetplan.emit(found.plan, folder / "alone")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"planned: {said}"):
+        hetplan.report(found.plan, folder / "alone.html")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"second: {said}"):
+        hetplan.compare(first=found, second=found.plan)  # type: ignore[arg-type]
