@@ -105,7 +105,9 @@ class OtherProcess:
     """A process that solves choices, one round after the other."""
 
     def __init__(self) -> None:
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
+        # Paths of pathlib, which scripts add and Python ignores, cannot be written as code.
+        folders = [folder for folder in sys.path if isinstance(folder, str)]
+        code = f"import sys; sys.path[:] = {folders!r}; from {__name__} import serve; serve()"
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,

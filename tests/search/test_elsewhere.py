@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -344,3 +345,15 @@ def test_a_process_gets_no_keys_of_the_terminal() -> None:
     with patch.object(subprocess, "Popen") as popen:
         OtherProcess()
     assert popen.call_args.kwargs["start_new_session"]
+
+
+def test_a_process_starts_whatever_stands_among_the_folders_of_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scripts add paths of pathlib, which Python ignores."""
+    monkeypatch.setattr("sys.path", [*sys.path, Path("beside")])
+    started = OtherProcess()
+    assert started._process.stdin is not None
+    started._process.stdin.close()
+    assert started._process.wait() == 0
+    started.end()
