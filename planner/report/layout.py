@@ -34,7 +34,7 @@ class Paragraph:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """The text, wrapped."""
-        lines = textwrap.wrap(self._shown(), max(options.max_width, 1), break_on_hyphens=False)
+        lines = _lines(self._shown(), max(options.max_width, 1))
         yield Text("\n".join(lines).replace(GLUE, " "))
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -45,6 +45,34 @@ class Paragraph:
     def _shown(self) -> str:
         """The text with escapes for what is not seen, numbers glued to their units."""
         return _GLUED.sub(GLUE, visible(self.text))
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """Lines of a text; a name that is longer than a line goes on behind one of its dashes, where it has some."""
+    words = text.split()
+    if all(len(word) <= width for word in words):
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+    lines = [""]
+    while words:
+        word = words.pop(0)
+        begun = f"{lines[-1]} " if lines[-1] else ""
+        room = width - len(begun)
+        if len(word) <= room:
+            lines[-1] = f"{begun}{word}"
+            continue
+        part = _part(word, room) if len(word) > width else ""
+        if not (part or begun):
+            part = word[:width]
+        lines[-1] = f"{begun}{part}".rstrip()
+        lines.append("")
+        words.insert(0, word.removeprefix(part))
+    return lines
+
+
+def _part(word: str, room: int) -> str:
+    """The beginning of a word up to its last dash, slash or underscore within the room."""
+    part = word[: max(word.rfind(mark, 0, max(room, 0)) for mark in "-/_") + 1]
+    return part if part.strip("-/_(") else ""
 
 
 class PlainConsole(Console):

@@ -72,6 +72,29 @@ def test_a_number_keeps_its_unit(pair: str) -> None:
         assert pair in shown
 
 
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (21, ["2 A100-PCIe-40GB", "(paris-old-spot-", "partition-2)"]),
+        (24, ["2 A100-PCIe-40GB (paris-", "old-spot-partition-2)"]),
+        (28, ["2 A100-PCIe-40GB", "(paris-old-spot-partition-2)"]),
+        (8, ["2 A100-", "PCIe-", "40GB", "(paris-", "old-", "spot-", "partitio", "n-2)"]),
+    ],
+)
+def test_a_name_longer_than_a_line_goes_on_behind_a_dash(width: int, lines: list[str]) -> None:
+    """And anywhere where it has none in reach."""
+    shown = drawn(Paragraph("2 A100-PCIe-40GB (paris-old-spot-partition-2)"), width)
+    assert shown.splitlines() == lines
+
+
+@given(text=st.text("ab-/_( ", min_size=1, max_size=60), width=st.integers(1, 20))
+def test_no_line_of_a_paragraph_is_too_long(text: str, width: int) -> None:
+    """Whatever its words are; every character is there in its order."""
+    shown = drawn(Paragraph(text), width)
+    assert max(map(len, shown.splitlines()), default=0) <= width
+    assert "".join(shown.split()) == "".join(text.split())
+
+
 def test_values_wrap_under_themselves() -> None:
     """Keys stand alone in their column."""
     shown = drawn(pairs([("key", "one two three four"), ("", "five")]), 16)
