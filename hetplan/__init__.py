@@ -66,6 +66,8 @@ __all__ = [
 Cluster = ClusterSpec | File
 Model = ModelSpec | File
 Row = Mapping[str, Any]
+FAMILY = ("family", "step_seconds", "tokens_per_second", "reason")
+"""What a row about a family of plans has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -146,22 +148,14 @@ class Planned:
     def alternatives(self) -> list[Row]:
         """Families of plans that were considered, and why they lost; none for a plan by hand."""
         families = considered(self.result.alternatives) if self.result else ()
-        return [
-            {
-                "family": entry.family,
-                "step_seconds": entry.step_seconds,
-                "tokens_per_second": entry.tokens_per_second,
-                "reason": entry.reason,
-            }
-            for entry in families
-        ]
+        return [{name: getattr(entry, name) for name in FAMILY} for entry in families]
 
     def to_frame(self, what: str = "stages") -> DataFrame:
         """The rows of ``stages``, ``alternatives`` or ``timeline`` as a pandas frame."""
         if what not in ("stages", "alternatives", "timeline"):
             raise UsageError(f"to_frame: expected stages, alternatives or timeline, got {what!r}")
         rows: list[Row] = getattr(self, what)()
-        return _frame(rows)
+        return _frame(rows, FAMILY if what == "alternatives" else None)
 
     def save(self, path: File) -> None:
         """Write the plan file, for the commands."""
@@ -433,12 +427,13 @@ def _require_planned(name: str, value: object) -> None:
         raise UsageError(f"{name}: expected what search or predict gives, got a {type(value).__name__}")
 
 
-def _frame(rows: Sequence[Row]) -> DataFrame:
+def _frame(rows: Sequence[Row], columns: Sequence[str] | None = None) -> DataFrame:
+    """The frame of rows; its columns where there may be no row."""
     try:
         import pandas
     except ImportError:
         raise HetplanError("to_frame needs pandas", hint="pip install 'hetplan[notebook]'") from None
-    return pandas.DataFrame(rows)
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def _text(text: str) -> str:

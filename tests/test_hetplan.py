@@ -156,6 +156,15 @@ def test_no_plan(folder: Path) -> None:
         _ = nothing.plan
 
 
+def test_a_frame_without_rows_has_its_columns(found: hetplan.Planned) -> None:
+    """A plan by hand lost to no other family."""
+    pytest.importorskip("pandas")
+    by_hand = hetplan.predict(found.plan, found.cluster, found.model)
+    frame = by_hand.to_frame("alternatives")
+    assert frame.empty
+    assert list(frame.columns) == list(found.to_frame("alternatives").columns)
+
+
 def test_frames(found: hetplan.Planned) -> None:
     """The same rows, where pandas is."""
     pytest.importorskip("pandas")
