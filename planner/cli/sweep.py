@@ -9,7 +9,7 @@ import logging
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,22 +106,23 @@ def sweep(
     start = monotonic()
     points = list(sweep_points(grid_spec, grid, read_calibration(calibration)))
     rows = _done(log, list(grid_spec.options))
-    open_points = [point for point in points if point.key not in rows]
-    kept = len(points) - len(open_points)
+    open_points = list({point.key: point for point in points if point.key not in rows}.values())
+    kept = sum(point.key in rows for point in points)
+    known = len(points) - len(open_points)
     try:
         with _running(open_points, jobs, backend) as results, _appending(log) as append:
             for index, row in enumerate(results):
                 rows[str(row["key"])] = row
                 append(row)
-                _tell(kept + index + 1, len(points))
+                _tell(known + index + 1, len(points))
     except KeyboardInterrupt:
-        done = [rows[point.key] for point in points if point.key in rows]
+        done = _rows(points, rows)
         if not done or as_json:
             raise
         line = f"stopped by Ctrl-C after {len(done)} of {count(len(points), 'point')}, which are kept: the same command"
         show(_best(done, list(grid_spec.options)), _without_plan(done), last=Paragraph(f"{line} goes on"))
         raise typer.Exit(INTERRUPTED) from None
-    ordered = [rows[point.key] for point in points]
+    ordered = _rows(points, rows)
     _write(ordered, list(grid_spec.options), output)
     seconds = monotonic() - start
     errors = sum(row["status"] == "error" for row in ordered)
@@ -136,6 +137,15 @@ def sweep(
         line += f", {count(errors, 'error')}" if errors else ""
         show(_best(ordered, list(grid_spec.options)), _without_plan(ordered), last=Paragraph(line))
     raise typer.Exit(ANSWER)
+
+
+def _rows(points: Iterable[SweepPoint], rows: Mapping[str, SweepRow]) -> list[SweepRow]:
+    """Rows of the points that are done, with the names of their files: others may have the same content."""
+    return [
+        {**rows[point.key], "cluster": point.names[0], "model": point.names[1]}
+        for point in points
+        if point.key in rows
+    ]
 
 
 @contextmanager

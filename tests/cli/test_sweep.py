@@ -63,6 +63,24 @@ def test_a_row_for_each_point(hetplan: Command, grid: Path) -> None:
     assert float(found[3]["step_seconds"]) == pytest.approx(json.loads(alone.out)["step_seconds"], rel=0.01)
 
 
+def test_files_of_the_same_content_have_rows_of_their_own(hetplan: Command, grid: Path) -> None:
+    """With their names, though searched once; so have files that were renamed since."""
+    one = GRID.replace("[16, 24]", "[16]").replace("[deepspeed, megatron]", "[megatron]")
+    (grid / "copy.yaml").write_text((grid / "cluster.yaml").read_text())
+    (grid / "grid.yaml").write_text(one.replace("[cluster.yaml]", "[cluster.yaml, copy.yaml]"))
+    done = hetplan(*WORDS, "-j", "1")
+    assert (done.code, done.err) == (0, "")
+    assert "2 points, 1 searched in" in done.out
+    assert [row["cluster"] for row in rows()] == ["cluster.yaml", "copy.yaml"]
+    assert rows()[0]["step_seconds"] == rows()[1]["step_seconds"]
+    (grid / "model.yaml").rename(grid / "other.yaml")
+    (grid / "grid.yaml").write_text(one.replace("[model.yaml]", "[other.yaml]"))
+    again = hetplan(*WORDS, "-j", "1")
+    assert "1 point, 0 searched" in again.out
+    assert "1 kept from before" in again.out
+    assert [row["model"] for row in rows()] == ["other.yaml"]
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
