@@ -35,6 +35,7 @@ from planner.search.space.multi_node import dealt_nodes
 from planner.search.values import Limits
 from planner.targets import TARGETS, target
 from planner.units import divisors
+from tests.search.exhaustive import fills_nodes
 
 MOST_OPERATIONS = 20_000
 """Micro-batches times stages of a plan that is priced here; more take the pipeline too long."""
@@ -101,7 +102,7 @@ class Field:
 
 
 def deals(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec, model: ModelSpec) -> bool:
-    """True for stages that the search deals over nodes too: parts of those that are one, in pipelines of adapters."""
+    """True for stages that the search deals over nodes too: parts of those that are one, which they fill."""
     topology, together = Topology(seen), Topology(dealt(seen, plan.stage_nodes))
     if plan.stage_nodes not in dealt_nodes(target(plan.target), Limits(), model, topology):
         return False
@@ -113,10 +114,12 @@ def deals(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec, model: ModelSpec)
     except KeyError:
         return False
     parts = [each.dealt > 1 and group.devices < each.per_node for group, each in groups]
-    return any(parts) and all(
+    able = all(
         each.holds(group.tp) and group.count % each.dealt == 0 and group.devices <= each.per_node
         for group, each in groups
     )
+    whole = replace(on_joined_pools(plan, seen, cluster), stage_nodes=1)
+    return any(parts) and able and fills_nodes(whole, dealt(seen, plan.stage_nodes))
 
 
 def scatters(plan: Plan, seen: ClusterSpec, cluster: ClusterSpec) -> bool:

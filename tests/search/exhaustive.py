@@ -17,7 +17,7 @@ from planner.capabilities import Capabilities, Recompute, Schedule
 from planner.cluster.equal_pools import joined
 from planner.cluster.multi_node import dealt, widened
 from planner.cluster.spec import ClusterSpec
-from planner.cluster.topology import DeviceType
+from planner.cluster.topology import DeviceType, Topology
 from planner.cost.estimate import Estimator
 from planner.dims.pipeline import interleavings
 from planner.dims.sharding import holds_groups, parts_of, shard_sizes, trains_whole, zeros_at
@@ -146,9 +146,9 @@ def _over_nodes(row: Capabilities, estimator: Estimator, limits: Limits) -> Iter
 
 
 def _dealt_stages(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
-    """Pipelines of models with frozen parts whose stages are dealt over the nodes of a pool, whichever these are."""
+    """Pipelines whose stages are dealt over the nodes of a pool, and fill them, whichever these are."""
     model = estimator.model
-    if row.name not in ("deepspeed", "megatron", "torch") or not model.frozen or not offers(row, model):
+    if row.name not in ("deepspeed", "megatron", "torch") or not offers(row, model):
         return
     several = [
         len(each.hosts)
@@ -164,12 +164,33 @@ def _dealt_stages(row: Capabilities, estimator: Estimator, limits: Limits) -> It
             seen = Estimator(dealt(joined(network), nodes), model, estimator.calibration)
             for zero, own in product(limits.zero or (0, 1, 2, 3), ways):
                 for plan in _pipelines(seen, limits, row, zero, own):
-                    if plan.pp > 1 and plan.cp == 1 and plan.folding == WHOLE_EXPERTS and not plan.shard_size:
+                    alone = plan.cp == 1 and plan.folding == WHOLE_EXPERTS and not plan.shard_size
+                    if plan.pp > 1 and alone and fills_nodes(plan, seen.cluster):
                         spread = replace(plan, stage_nodes=nodes)
                         try:
                             yield on_own_pools(spread, seen.cluster, estimator.cluster)
                         except PlanError:
                             continue
+
+
+def fills_nodes(plan: Plan, seen: ClusterSpec) -> bool:
+    """True where each stage on nodes that are taken for one is there alone of its replicas, and has all company."""
+    topology, stages = Topology(seen), Counter[tuple[str, int]]()
+    full: dict[tuple[str, int], int] = {}
+    try:
+        placement = place_stages([stage.replicas for stage in plan.stages], seen)
+    except PlanError:
+        return False
+    for slots in placement:
+        for slot in slots:
+            device_type = topology.device_type(slot.pool, slot.gpu)
+            if device_type.dealt > 1:
+                where = slot.pool, slot.first_node
+                stages[where] += 1
+                full[where] = device_type.per_node // (slot.replicas * slot.tp)
+                if len(slots) > 1:
+                    return False
+    return all(stages[where] == most for where, most in full.items())
 
 
 def _backups(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:

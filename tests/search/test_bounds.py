@@ -210,7 +210,9 @@ def test_no_room_is_smaller_than_what_fits() -> None:
             size = family.micro_batch or 1
             held = rates.pricer(family).footprint(shape, replicas, family.dp, size)
             for alive in (1, 2, 4):
-                fitting = [count for count in range(1, 25) if held.fits(count, float(alive * count))]
+                fitting = [
+                    count for count in range(1, 25) if held.least_room(count, float(alive * count)) >= 0
+                ]
                 assert speed.policies[0].room.layers(alive) >= max(fitting, default=0)
                 compared += 1
     assert compared > 100

@@ -81,7 +81,9 @@ def most_layers(family: Family, estimator: Estimator) -> float:
     for device_type in usable_device_types(estimator.topology, estimator.model):
         replicas = group(*device_type.key, count=family.dp, share=family.dp, tp=family.tp)
         footprint = pricer.footprint(shape, replicas, family.dp, 1)
-        fitting = [count for count in range(1, estimator.model.layers + 1) if footprint.fits(count, 1.0)]
+        fitting = [
+            count for count in range(1, estimator.model.layers + 1) if footprint.least_room(count, 1.0) >= 0
+        ]
         held += device_type.replicas(family.tp) / family.dp * max(fitting, default=0)
     return held
 

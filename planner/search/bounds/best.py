@@ -18,7 +18,7 @@ from planner.search.bounds.lagrangian import LagrangianBound, StagePart
 from planner.search.bounds.layer_count import Held, LayerCountBound, held_by, late
 from planner.search.bounds.per_stage_degrees import PerStageDegreesBound
 from planner.search.bounds.ramp import RampBound, by_position
-from planner.search.bounds.rates import Rates, Sharing, Speed
+from planner.search.bounds.rates import Rates, Speed
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands
 from planner.search.space.sends import Hops
 from planner.targets import TARGETS
@@ -43,13 +43,10 @@ def _may_be_v_shaped(family: Family) -> bool:
 
 
 class UniformBounds:
-    """The bounds of one family whose stages all have the same degrees, for all depths up to ``most``.
+    """The bounds of one family whose stages all have the same degrees, for all depths up to ``most``."""
 
-    With ``sharing`` for those of these depths in which stages share nodes so.
-    """
-
-    def __init__(self, family: Family, rates: Rates, most: int, sharing: Sharing = ()) -> None:
-        self._family, self._rates, self._most, self._sharing = family, rates, most, sharing
+    def __init__(self, family: Family, rates: Rates, most: int) -> None:
+        self._family, self._rates, self._most = family, rates, most
         self._sent: dict[tuple[int, Schedule], list[Hops]] = {}
         self._layers = rates.estimator.model.layers
         roomiest = sorted(rates.rooms(family), key=lambda item: -item[1])
@@ -60,8 +57,6 @@ class UniformBounds:
     @cached_property
     def speeds(self) -> tuple[Speed, ...]:
         """What each device type does."""
-        if self._sharing:
-            return self._rates.shared_speeds(self._family, self._sharing)
         return self._rates.speeds(self._family)
 
     @cached_property
@@ -155,7 +150,7 @@ class FamilyBounds:
         self.estimator = estimator
         self.rates = Rates(estimator, islands)
         self._most = min(estimator.model.layers, MAX_DEPTH)
-        self._uniform: dict[tuple[Family, Sharing], UniformBounds] = {}
+        self._uniform: dict[Family, UniformBounds] = {}
         self._lagrangians: dict[Family, LagrangianBound] = {}
         self._parts: dict[Family, list[StagePart]] = {}
 
@@ -197,10 +192,7 @@ class FamilyBounds:
     ) -> Iterator[float]:
         """The same of choices that differ in depth only."""
         if family.dp is not None:
-            bounds = [*self.uniform(family).bounds(depths, interleave, cutoff, schedule)]
-            if family.stage_nodes > 1:
-                self._raise_shared(bounds, family, depths, interleave, cutoff, schedule)
-            yield from bounds
+            yield from self.uniform(family).bounds(depths, interleave, cutoff, schedule)
             return
         assert not divides(schedule), "where each stage has its own degrees backwards are whole"
         free = self._per_stage_degrees(family)
@@ -250,33 +242,11 @@ class FamilyBounds:
             yield from self._halved(family, known[:middle], cutoff)
             yield from self._halved(family, known[middle:], cutoff)
 
-    def uniform(self, family: Family, sharing: Sharing = ()) -> UniformBounds:
-        """The bounds of a family whose stages all have the same degrees, and share nodes so where that is known."""
-        key = family, sharing
-        if key not in self._uniform:
-            self._uniform[key] = UniformBounds(family, self.rates, self._most, sharing)
-        return self._uniform[key]
-
-    def _raise_shared(
-        self,
-        bounds: list[float],
-        family: Family,
-        depths: Sequence[int],
-        interleave: int,
-        cutoff: float,
-        schedule: Schedule,
-    ) -> None:
-        """Better bounds of pipelines so deep that stages must share nodes, where these are below the cutoff."""
-        alike: dict[Sharing, list[int]] = {}
-        for place, depth in enumerate(depths):
-            sharing = self.rates.sharing(family, depth)
-            if depth > 1 and bounds[place] < cutoff and max(sharing, default=1) > 1:
-                alike.setdefault(sharing, []).append(place)
-        for sharing, places in alike.items():
-            shared = self.uniform(family, sharing)
-            some = shared.bounds([depths[place] for place in places], interleave, cutoff, schedule)
-            for place, bound in zip(places, some, strict=True):
-                bounds[place] = max(bounds[place], bound)
+    def uniform(self, family: Family) -> UniformBounds:
+        """The bounds of a family whose stages all have the same degrees."""
+        if family not in self._uniform:
+            self._uniform[family] = UniformBounds(family, self.rates, self._most)
+        return self._uniform[family]
 
     def once(self, choice: Choice, cutoff: float) -> float:
         """Seconds of one micro-batch through all stages of plans faster than this, at least, where that is known."""

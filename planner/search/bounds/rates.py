@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
@@ -27,7 +26,6 @@ from planner.plan.placement import replicas_on
 from planner.plan.values import ReplicaGroup
 from planner.search.bounds.node_runs import Nodes, countable
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
-from planner.search.space.multi_node import sharing
 from planner.search.space.rings import inside_at_most, measured_between
 from planner.search.space.sends import Borders, Hops, Sides
 from planner.search.space.stages import StageOptions
@@ -133,12 +131,6 @@ _Sends = tuple[
 """Least sends by kind, least send between islands, least sends by kind, tp and dp, stages of several kinds, and sends
 by kind, tp and dp, and by where neighbours are, where these are known."""
 
-Sharing = tuple[int, ...]
-"""Stages that share the nodes over which they are dealt, at least, [device type]."""
-
-FEW_SHARE = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Numbers of them that are told apart; less is shared than between two."""
-
 _UNLIMITED = Room(free_bytes=inf, layer_bytes=1.0, activation_bytes=0.0)
 """Memory that is not looked at."""
 
@@ -151,15 +143,12 @@ class Rates:
         self.islands = islands
         self.device_types = usable_device_types(estimator.topology, estimator.model)
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
-        self._shared: dict[tuple[Family, Sharing], list[tuple[_Cases, int]]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[object, ...], _Sends] = {}
         self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """What each device type does."""
         self._expected: dict[object, list[Family]] = {}
-        self._dealt: dict[object, list[Family]] = {}
-        self._known_sharings: dict[tuple[object, ...], list[Sharing]] = {}
         self._known_rates: dict[tuple[str, tuple[str, str], int], RingRates] = {}
 
     def speeds(self, family: Family) -> tuple[Speed, ...]:
@@ -172,51 +161,6 @@ class Rates:
             kept = (speed for speed in each if speed is not None)
             self._speeds[family] = tuple(sorted(kept, key=lambda speed: speed.layer_seconds))
         return self._speeds[family]
-
-    def sharing(self, family: Family, depth: int) -> Sharing:
-        """Stages that share the nodes over which they are dealt, at least, in pipelines so deep, [device type]."""
-        return self._sharings(family)[depth - 1]
-
-    def _sharings(self, family: Family) -> list[Sharing]:
-        """Those of pipelines of each depth, from one stage on."""
-        tp, count, mixed = family.tp or 1, family.dp or 1, self.mixed(family)
-        key = tp, count, mixed
-        if key not in self._known_sharings:
-            types = self._types(family)
-            pairs = [(own, [each for each in types if each is not own]) for own in types]
-            self._known_sharings[key] = [
-                tuple(_few(sharing(own, others, tp, count, depth, mixed)) for own, others in pairs)
-                for depth in range(1, MAX_DEPTH + 1)
-            ]
-        return self._known_sharings[key]
-
-    def shared_speeds(self, family: Family, sharing: Sharing) -> tuple[Speed, ...]:
-        """``speeds`` where stages share the cards of their nodes with so many."""
-        if (family, sharing) not in self._shared:
-            self._price_shared(family)
-        each = (cases.speed(number) for cases, number in self._shared[family, sharing])
-        return tuple(sorted((one for one in each if one is not None), key=lambda speed: speed.layer_seconds))
-
-    def _price_shared(self, family: Family) -> None:
-        """Those of all families like one, at all depths, at once."""
-        assert family.tp is not None
-        members = dict.fromkeys((family, *self._dealt.get(_alike(family), ())))
-        keys = [
-            (member, sharing)
-            for member in members
-            for sharing in dict.fromkeys(self._sharings(member))
-            if (member, sharing) not in self._shared
-        ]
-        replicas = np.array([float(member.dp or 1) for member, _ in keys])
-        sequences = np.array([member.micro_batch for member, _ in keys])
-        each = [
-            self._priced(family, own, family.tp, replicas, sequences, stages=np.array(stages))
-            for own, stages in zip(
-                self._types(family), zip(*(sharing for _, sharing in keys), strict=True), strict=True
-            )
-        ]
-        for number, key in enumerate(keys):
-            self._shared[key] = [(cases, number) for cases in each]
 
     def _types(self, family: Family) -> list[DeviceType]:
         """Those on which replicas of the family's degree can be, one degree everywhere."""
@@ -232,8 +176,6 @@ class Rates:
         for family in families:
             if family.dp is not None:
                 self._expected.setdefault(_alike(family), []).append(family)
-                if family.stage_nodes > 1:
-                    self._dealt.setdefault(_alike(family), []).append(family)
 
     def _cases_of(self, family: Family) -> list[tuple[_Cases, int]]:
         if family not in self._cases:
@@ -439,18 +381,17 @@ class Rates:
         replicas: Numbers,
         sequences: Whole,
         shards: Numbers | None = None,
-        stages: int | Numbers = 1,
     ) -> _Cases:
         """Stages of a type with so many replicas, each with a micro-batch of so many sequences, [case].
 
-        ``shards``: replicas that share a copy of what is sharded, where these are not all; ``stages``: those that share
-        the cards of each node of theirs.
+        ``shards``: replicas that share a copy of what is sharded, where these are not all.
         """
         rates = self._ring_rates(family.target, device_type, tp)
         between, inside = rates.between, rates.inside
         able = (replicas == 1) | (between > 0) | ((replicas <= rates.near) & (inside > 0))
         group = self._group(family, device_type, tp, 1)
         if shards is None:
+            stages = np.maximum(1.0, device_type.per_node // (replicas * tp)) if device_type.dealt > 1 else 1
             ring = self._rings(rates, np.where(able, replicas, 1.0), family.folding.ways // tp, stages)
         else:
             here = device_type.per_node // tp
@@ -803,11 +744,6 @@ def _alike(family: Family) -> object:
     """What families have in common that are priced at once."""
     same = family.target, family.zero, family.recompute, family.tp, family.folding
     return *same, family.context, family.offload, family.shard_size is None
-
-
-def _few(stages: int) -> int:
-    """Of the numbers that are told apart the largest that is no larger."""
-    return FEW_SHARE[bisect_right(FEW_SHARE, stages) - 1]
 
 
 def policies_of(family: Family) -> tuple[Recompute, ...]:

@@ -464,6 +464,7 @@ def compositions(
             mix
             for mix in mixes
             if all(_is_dealt(group, dealt.get((group.pool, group.gpu))) for group in mix)
+            and (len(mix) == 1 or not any((group.pool, group.gpu) in dealt for group in mix))
             and all(
                 together == 1 or holds_experts(group, together, per_node[group.pool, group.gpu])
                 for group in mix

@@ -15,7 +15,7 @@ from planner.dims.sharding import zeros_at
 from planner.dims.tensor import tp_degrees
 from planner.model.spec import ModelSpec
 from planner.plan.values import WHOLE, WHOLE_EXPERTS
-from planner.search.space.choices import Family, offers, usable_device_types
+from planner.search.space.choices import MAX_DEPTH, Family, offers, usable_device_types
 from planner.search.values import Limits
 from planner.units import divisors
 
@@ -57,23 +57,23 @@ MOST_DEALT = 16
 """Most nodes over which stages are dealt."""
 
 
-def sharing(
-    own: DeviceType, others: Iterable[DeviceType], tp: int, count: int, depth: int, mixed: int
-) -> int:
-    """Stages, one of ``count`` replicas too, that share the nodes over which it is dealt, at least.
+def sharing(device_type: DeviceType, tp: int, replicas: int) -> int:
+    """Stages of so many replicas, this one too, that share the nodes over which it is dealt; 1 where it is not."""
+    return max(1, device_type.per_node // (replicas * tp)) if device_type.dealt > 1 else 1
 
-    So it is in pipelines of ``depth`` stages, of which at most ``mixed`` stand on several of these device types.
-    """
-    if own.dealt == 1:
-        return 1
-    most = own.per_node // (count * tp)
-    elsewhere = [each.replicas(tp) // count for each in others]
-    if not elsewhere:
-        # Stages take one place after the other, and only the last has fewer.
-        return max(1, min(most, depth % most or most))
-    # Of the stages that there is room for so many are missing, and no more at any place.
-    missing = own.nodes * most - (depth - mixed - sum(elsewhere))
-    return max(1, min(most, most - missing))
+
+def dealt_depths(family: Family, device_types: Iterable[DeviceType]) -> frozenset[int]:
+    """Depths of pipelines whose stages fill the nodes over which they are dealt: none there could hold one more."""
+    assert family.tp is not None, "stages that are dealt have the same degrees everywhere"
+    assert family.dp is not None
+    depths = {0}
+    for each in (each for each in device_types if each.holds(family.tp)):
+        filled = range(min(each.replicas(family.tp) // family.dp, MAX_DEPTH) + 1)
+        if each.dealt > 1:
+            on_one = each.per_node // (family.dp * family.tp) if family.dp % each.dealt == 0 else 0
+            filled = range(0, on_one * each.nodes + 1, on_one) if on_one else range(1)
+        depths = {depth + stages for depth in depths for stages in filled if depth + stages <= MAX_DEPTH}
+    return frozenset(depths)
 
 
 def dealt_nodes(row: Capabilities, limits: Limits, model: ModelSpec, topology: Topology) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from planner.model.spec import ModelSpec
 from planner.search.bounds.best import FamilyBounds
 from planner.search.space.choices import Family, Islands, depths, usable_device_types
 from planner.search.space.derived import derived
-from planner.search.space.multi_node import wide_pools
+from planner.search.space.multi_node import dealt_depths, wide_pools
 from planner.search.values import Limits
 
 
@@ -39,7 +39,11 @@ class NetworkPartition:
         """Pipeline depths of a family that the limits allow."""
         key = family, limits.pp
         if key not in self._depths:
-            self._depths[key] = depths(family, limits, self.estimator.model, self.device_types)
+            possible = depths(family, limits, self.estimator.model, self.device_types)
+            if family.stage_nodes > 1:
+                filled = dealt_depths(family, self.device_types)
+                possible = tuple(depth for depth in possible if depth in filled)
+            self._depths[key] = possible
         return self._depths[key]
 
 

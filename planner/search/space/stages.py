@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from planner.capabilities import Recompute
-from planner.cluster.topology import DeviceType, Topology
+from planner.cluster.topology import Topology
 from planner.cost.arrays import Numbers
 from planner.cost.communication import ALONE, Ring
 from planner.cost.estimate import Estimator, exposed_bytes, outer_stages_wait, whole_copies
@@ -135,7 +135,7 @@ class StageOptions:
         self.ring_setup = RingSetup(self.pricer.kernels, family.shard_size, family.folding.ways)
         rings = [
             ring_alone(estimator, unbatched(item), self.ring_setup, together)
-            if (together := self._together(item, device_types)) > 1
+            if (together := self._together(item)) > 1
             else least_ring(estimator, unbatched(item), self.ring_setup)
             for item in candidates
         ]
@@ -169,14 +169,10 @@ class StageOptions:
         self._most_of: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._slow_ends: dict[tuple[int, int, Recompute, bool, bool], list[float]] = {}
 
-    def _together(self, groups: Composition, device_types: Sequence[DeviceType]) -> int:
-        """Stages, this one too, that share the nodes over which they are dealt, at least."""
-        (group, *more), choice = groups, self.choice
-        if more or choice.family.stage_nodes == 1:
-            return 1
-        own = self.topology.device_type(group.pool, group.gpu)
-        others = (each for each in device_types if each.key != own.key)
-        return sharing(own, others, group.tp, group.count, choice.depth, self.most_mixed)
+    def _together(self, groups: Composition) -> int:
+        """Stages, this one too, that share the nodes over which they are dealt."""
+        kinds = ((self.topology.device_type(group.pool, group.gpu), group) for group in groups)
+        return max(sharing(device_type, group.tp, group.count) for device_type, group in kinds)
 
     def _held_whole(self, groups: Composition) -> int:
         """Stages smaller than a node that nodes hold whole, where the pipeline may have more; else 0."""
