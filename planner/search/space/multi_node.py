@@ -79,7 +79,7 @@ def dealt_depths(family: Family, device_types: Iterable[DeviceType]) -> frozense
 def dealt_nodes(row: Capabilities, limits: Limits, model: ModelSpec, topology: Topology) -> tuple[int, ...]:
     """Numbers of nodes over which stages are dealt: those that divide the nodes of a pool, and all of the largest.
 
-    Only where parts of the model are frozen: then gradients are smaller than what stages send, which stays in a node.
+    What stages send stays in a node then, but their gradients leave it.
     """
     if row.hosts_once or not offers(row, model) or not zeros_at(row, 2):
         return ()
