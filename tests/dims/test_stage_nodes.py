@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from planner.cluster.file import load_cluster
 from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import estimate
 from planner.emit.interface import job_of
 from planner.errors import PlanError
 from planner.job.batches import table_text
+from planner.model.file import load_model
 from planner.model.spec import LoraSpec
 from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, read, write
@@ -21,6 +23,7 @@ from planner.plan.values import Plan
 from planner.report.ranks import rank_rows
 from planner.search.solve import search
 from planner.search.values import Limits
+from tests.files.writing import CLUSTERS, MODELS
 from tests.worlds import cluster, gpt, group, plan, pool
 
 MODEL = gpt(layers=4, global_batch=8, lora=LoraSpec(rank=4))
@@ -157,3 +160,15 @@ def test_adapters_on_a_slow_network(sizes: tuple[int, ...]) -> None:
     whole = search(slow, large, limits=limits, explain=False).best
     assert whole is not None
     assert whole.plan.stage_nodes == 1
+
+
+def test_islands_that_slow_cards_join_are_crossed_from_several_nodes() -> None:
+    """Where all of a model is trained, too: what goes to the other island leaves by the cards of four nodes at once."""
+    spec = load_cluster(CLUSTERS / "holmes_hybrid.yaml")
+    model = load_model(MODELS / "gpt_7.5b.yaml")
+    asked = Limits(target="megatron", zero=(1,), tp=(1,), pp=(8,), micro_batch=(2,))
+    best = search(spec, model, limits=asked, explain=False).best
+    assert best is not None
+    assert best.plan.stage_nodes == 4
+    alone = estimate(replace(best.plan, stage_nodes=1), spec, model)
+    assert best.estimate.step_seconds < 0.95 * alone.step_seconds

@@ -66,8 +66,10 @@ def dealt_depths(family: Family, device_types: Iterable[DeviceType]) -> frozense
     """Depths of pipelines whose stages fill the nodes over which they are dealt: none there could hold one more."""
     assert family.tp is not None, "stages that are dealt have the same degrees everywhere"
     assert family.dp is not None
-    depths = {0}
-    for each in (each for each in device_types if each.holds(family.tp)):
+    types = [each for each in device_types if each.holds(family.tp)]
+    # Each type that is not dealt leaves a remainder over, of which two or more make a stage.
+    depths = {*range(max(1, sum(each.dealt == 1 for each in types)))}
+    for each in types:
         filled = range(min(each.replicas(family.tp) // family.dp, MAX_DEPTH) + 1)
         if each.dealt > 1:
             on_one = each.per_node // (family.dp * family.tp) if family.dp % each.dealt == 0 else 0
