@@ -520,8 +520,9 @@ def _along(values: dict[int, float], shape: Callable[[int], float], size: int) -
         end = below or above
         return values[end] * shape(size) / shape(end), True
     low, own, high = (math.log(shape(known)) for known in (below, size, above))
-    # A shape that does not grow, as a host's, says nothing of the way.
+    # A shape that does not grow, as a host's, says nothing of the way; one that is higher between leads no farther.
     part = (own - low) / (high - low) if high > low else (size - below) / (above - below)
+    part = min(1.0, max(0.0, part))
     return values[below] ** (1.0 - part) * values[above] ** part, False
 
 
@@ -544,7 +545,7 @@ def _along_many(
     part = np.where(
         rises, (np.log(own) - low) / np.where(rises, high - low, 1.0), (sizes - known[below]) / apart
     )
-    part = np.where(alone, 0.0, part)
+    part = np.where(alone, 0.0, np.clip(part, 0.0, 1.0))
     between = seconds[below] ** (1.0 - part) * seconds[above] ** part
     found = np.where(outside, seconds[above] * own / shapes[above], between)
     return as_number(found), bool(outside.any())

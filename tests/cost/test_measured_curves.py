@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import exp, inf, log
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import Calibration, KernelPoint, LayerPoint, LinkPoint
+from planner.cost import measured_curves
 from planner.cost.arrays import as_array, as_number
 from planner.cost.communication import Ring
 from planner.cost.measured_curves import (
@@ -241,6 +242,20 @@ def test_curves_stay_between_neighbouring_points(points: dict[int, float]) -> No
         rises = points[high] >= points[low]
         tolerance = 1e-9 * max(points[low], points[high])
         assert all((b - a if rises else a - b) >= -tolerance for a, b in pairwise(values))
+
+
+def test_a_formula_that_is_higher_between_two_points_leads_no_farther_than_the_next() -> None:
+    """As one of a host's time, flat but at a size between: the way along it had no end."""
+    heights = {4: 1.0, 11: 1.4, 16: 1.0 + 1e-10}
+
+    def shape(size: int) -> float:
+        sizes = np.atleast_1d(size)
+        return as_number(np.array([heights[one] for one in sizes.tolist()]).reshape(np.shape(size)))
+
+    points = {4: 0.02, 16: 0.1}
+    assert measured_curves._along(points, lambda size: heights[size], 11) == (0.1, False)
+    many, _ = measured_curves._along(points, shape, cast("int", np.array([4, 11, 16])))
+    assert many == pytest.approx([0.02, 0.1, 0.1])
 
 
 SIZES = st.dictionaries(st.integers(1, 10**12).map(float), SECONDS, min_size=2, max_size=6)
