@@ -260,6 +260,16 @@ def dealt(zero: int, interleave: int = 1, **changes: Any) -> Case:
     return Case(name, chosen, model(8, layers=5, **changes), where)
 
 
+def dealt_in_two_pools(zero: int, **changes: Any) -> Case:
+    """Pipelines of four stages: two in each node of a pool, then two in a node of the other one."""
+    kinds = (("big", "A100"), ("small", "T4"))
+    where = cluster(*(pool(name, (gpu, gpu), 2, (nic("eth", "lo"),)) for name, gpu in kinds))
+    changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
+    stages = [(group(*kind, count=2, share=4, steps=2),) for kind in kinds for _ in range(2)]
+    chosen = plan("torch", zero, [1, 2, 1, 1], stages, stage_nodes=2)
+    return Case(name_of("dealt-in-two-pools", zero, changes), chosen, model(8, layers=5, **changes), where)
+
+
 def divided(
     zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, kind: str = "ulysses", **changes: Any
 ) -> Case:
@@ -573,6 +583,7 @@ OTHERS = [
     over_nodes(1, 1, tp=2, stages=2, optimizer="sgd"),
     dealt(1, **ADAPTERS),
     dealt(2, 2, optimizer="sgd"),
+    dealt_in_two_pools(1),
     uneven(3, shard_size=2, precision="bf16"),
     uneven(0, optimizer_states="bf16"),
     pipeline(1, [1, 2], steps=3, fewer=1, optimizer="sgd", documents=PACKED),
