@@ -50,6 +50,9 @@ _STEPS = 64
 _NEXT, _BEFORE, _BOTH, _FIRST, _LAST = range(3, 8)
 """Stages at the border of a node: the next one, the one before, or both stand on others; and the pipeline's ends."""
 
+_CROSSING, _BACK, _BACK_TWICE = range(8, 11)
+"""Stages at a crossing of islands, those at one send from the last stage to the first, and those at two."""
+
 _ROUNDS = 3
 """How often ``once`` and the layers of a stage sharpen each other."""
 
@@ -164,12 +167,9 @@ class LayerCountBound:
         self._border = self._border_seconds(borders)
         self._in_turn = chunks > 1 and schedule == "1f1b"
         """True where chunks take turns, so that the last stage sends to the first one."""
-        self._wraps = crossing is not None and chunks > 1 and not is_v_shaped(schedule)
         if crossing is not None:
-            beside.append(np.full(len(speeds), chunks * crossing.seconds))
-            if self._wraps:
-                back = np.full(len(speeds), (chunks - 1) * crossing.seconds)
-                beside += [back, 2 * back]
+            back = (chunks - 1) * crossing.seconds
+            beside += [np.full(len(speeds), each) for each in (chunks * crossing.seconds, back, 2 * back)]
         self._beside = np.array(beside)
         self._end_tails = np.zeros_like(self._beside)
         """What a stage ends the step with beside the tails of its layers, [role][device type]."""
@@ -277,8 +277,10 @@ class LayerCountBound:
         held = _best_slots(middle, slots, depth - 2) + first.max(axis=1) + last.max(axis=1)
         if self.crossing is not None:
             least = caps[:3].min(axis=0)
-            lost = self._lost(caps[8], least)
-            held -= np.maximum(lost, self._lost_around(caps[9], caps[10], least)) if self._wraps else lost
+            lost = self._lost(caps[_CROSSING], least)
+            if self._in_turn:
+                lost = np.maximum(lost, self._lost_around(caps[_BACK], caps[_BACK_TWICE], least))
+            held -= lost
         once: Numbers = fixed + self._rest(most, slots, depth)
         # Layers of the p best slots, less what those at crossings cannot hold, >= L
         holds = (held >= self.layers - _ROUNDING) & (slots.sum(axis=1) >= depth - _ROUNDING) & (once < inf)
