@@ -21,7 +21,8 @@ from planner.cost.feed import NOTHING, Fed, feed_of
 from planner.cost.grids import copies_of
 from planner.cost.islands import islands_of, ring_between
 from planner.cost.measured_curves import LinkCurves
-from planner.cost.pipeline_end import Seconds, Timeline, simulate, stage_ends
+from planner.cost.pipeline_end import stage_ends
+from planner.cost.pipeline_events import Seconds, Timeline, simulate
 from planner.cost.schedules import divides, sent_with, wraps
 from planner.cost.sends import Send, likeness, send
 from planner.cost.shape import Shape, shapes_of

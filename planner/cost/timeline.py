@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from planner.cost.estimate import Estimator, Priced, pipeline_ends, timeline_of
-from planner.cost.pipeline_end import Timeline, longest_path
+from planner.cost.pipeline_events import Timeline, longest_path
 from planner.cost.schedules import sent_with
 from planner.cost.stage_price import StagePrice
 from planner.frozen import dataclass

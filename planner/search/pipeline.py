@@ -8,8 +8,7 @@ from heapq import heappop, heappush
 from planner.cluster.equal_pools import joined
 from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology, sockets_only
-from planner.cost.estimate import Estimator, timeline_of, together
-from planner.cost.pipeline_end import critical_path
+from planner.cost.estimate import Estimator
 from planner.errors import PlanError
 from planner.frozen import dataclass
 from planner.plan.equal_pools import on_joined_pools, on_own_pools
@@ -22,9 +21,6 @@ from planner.search.milp.solver import TOLERANCE
 from planner.search.space.choices import Choice, Islands, stands
 from planner.search.space.stages import Option, StageOptions
 from planner.search.values import Limits, Scored
-
-MAX_CUT_OPERATIONS = 20_000
-"""Longer pipelines are not cut by their critical path; their solutions are cut one by one."""
 
 SLACK = 0.95
 """Subset of the gap that a new plan must gain to be of interest; the rest is the solver's."""
@@ -326,22 +322,6 @@ class OpenChoice:
         scored = score(self.scorer, self.stages, chosen)
         self._offer(scored)
         if scored is not None:
-            self._cut_path(model, self.stages.plan(chosen))
+            model.cut_critical_path()
         model.cut_solution(chosen, scored.estimate.step_seconds if scored else float("inf"), self.bound)
         return False
-
-    def _cut_path(self, model: PipelineModel, plan: Plan) -> None:
-        if plan.pp * plan.micro_batches * plan.interleave > MAX_CUT_OPERATIONS:
-            return
-        try:
-            priced = self.estimator.price(plan)
-        except PlanError:
-            # On the network of this partition its stages stand apart; on the whole cluster they may talk by another.
-            return
-        timeline = timeline_of(plan, priced)
-        ends = timeline.stage_ends()
-        begins = together(ends) if priced.outer_wait else ends
-        finish = [end + price.tail_seconds for end, price in zip(begins, priced.stages, strict=True)]
-        last = finish.index(max(finish))
-        waited = last if ends[last] == begins[last] else plan.pp - 1 - last
-        model.cut_path(critical_path(timeline, waited), last)

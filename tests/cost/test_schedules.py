@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.capabilities import V_SHAPED, Schedule
-from planner.cost.pipeline_end import critical_path, device_order, simulate, stage_ends
+from planner.cost.pipeline_end import stage_ends
+from planner.cost.pipeline_events import critical_path, device_order, simulate
 from planner.cost.schedules import (
     StagePathRow,
     alive,

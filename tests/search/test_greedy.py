@@ -123,14 +123,14 @@ def test_no_layer_of_a_busy_or_late_stage_is_better_elsewhere(giving: int) -> No
 
 
 def test_what_ends_much_later_than_wanted_is_left_alone() -> None:
-    """A tenth is what moves of layers may make of it."""
+    """A twentieth is what moves of layers may make of it."""
     stages = options(TWO, 2)
     best = _Layers(stages, [0, 1]).best()
     assert best is not None
     plan = layered(stages, [0, 1], stages.estimator)
     assert plan is not None
-    assert layered(stages, [0, 1], stages.estimator, wanted_seconds=best.seconds / 1.09) == plan
-    assert layered(stages, [0, 1], stages.estimator, wanted_seconds=best.seconds / 1.11) is None
+    assert layered(stages, [0, 1], stages.estimator, wanted_seconds=best.seconds / 1.04) == plan
+    assert layered(stages, [0, 1], stages.estimator, wanted_seconds=best.seconds / 1.06) is None
 
 
 def test_the_quick_plan_is_the_best_of_both_orders() -> None:

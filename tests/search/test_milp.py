@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,17 +15,20 @@ import pulp
 import pytest
 
 from planner.calibration.values import ASSUMED
+from planner.capabilities import Schedule
 from planner.catalog import GpuSpec
 from planner.cluster.spec import NicSpec
 from planner.cost.estimate import Estimator, estimate
 from planner.errors import OutputError
 from planner.search.deadline import NO_LIMIT
 from planner.search.explorer import Explorer
+from planner.search.milp import model as models
 from planner.search.milp.branching import Subset
 from planner.search.milp.export import write_model
 from planner.search.milp.model import PipelineModel
 from planner.search.milp.program import Program, ones
 from planner.search.milp.solver import Relaxation, as_pulp, available, solve
+from planner.search.pipeline import score
 from planner.search.ranking import ranked
 from planner.search.solve import search
 from planner.search.space.choices import Choice, Family, choice_of, depths, families, orders_of
@@ -266,6 +270,45 @@ def test_solutions_are_plans(interleave: int) -> None:
     assert solved.bound <= estimate.step_seconds
     assert model.relaxed_bound() <= solved.bound + 1e-6
     assert solved.bound > 0.8 * estimate.step_seconds
+
+
+@pytest.mark.parametrize(
+    ("schedule", "interleave", "more"),
+    [
+        ("1f1b", 1, 0.0),
+        ("1f1b", 2, 0.02),
+        ("zero-bubble", 1, 0.02),
+        ("dualpipe-v", 2, 0.05),
+        ("zb-v", 2, 0.03),
+    ],
+)
+def test_relaxations_are_cut_by_critical_paths(schedule: Schedule, interleave: int, more: float) -> None:
+    """They promise more than the table of paths, and no more than any plan takes."""
+    estimator = Estimator(cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=4)), gpt())
+    target = "megatron" if schedule == "1f1b" else "torch"
+    family = Family(target=target, zero=1, recompute="none", tp=2, dp=1, batch=4, micro_batches=16)
+    choice = Choice(family=family, depth=4, interleave=interleave, schedule=schedule)
+    stages = StageOptions(choice, estimator, Limits())
+    with patch.object(models, "MOST_PATHS", 1):
+        table = PipelineModel(stages, 10.0).relaxed_bound()
+    model = PipelineModel(stages, 10.0)
+    bound = model.relaxed_bound()
+    assert bound >= table * (1 + more)
+    draw, plans = random.Random(5), 0
+    while plans < 100:
+        cuts = sorted(draw.sample(range(1, 24), 3))
+        counts = [end - start for start, end in pairwise((0, *cuts, 24))]
+        slots = [draw.randrange(len(stages.compositions)) for _ in counts]
+        if min(counts) < interleave or not stages.stand(slots):
+            continue
+        scored = score(
+            estimator, stages, [stages.option(*item) for item in zip(range(4), slots, counts, strict=True)]
+        )
+        if scored is not None:
+            plans += 1
+            assert scored.estimate.step_seconds >= bound
+    with patch.object(models, "MAX_CUT_STAGES", 4 * 16 * interleave - 1):
+        assert not model.cut_critical_path()
 
 
 def test_a_cut_solution_does_not_come_back_cheap() -> None:

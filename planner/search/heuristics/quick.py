@@ -710,6 +710,7 @@ class FirstPlans:
             priced=max(FEWEST_PRICED, PRICED // each),
             swaps=SWAPS_PRICED // each,
             swapped_below=SWAPPED * self.explorer.incumbent,
+            wanted_seconds=self.explorer.incumbent,
         )
         self._plan(choice, self.explorer.partition(choice.family), effort)
 

@@ -16,9 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import inf
 
 from planner.cluster.topology import DeviceType
-from planner.cost.pipeline_end import CriticalPath
+from planner.cost.estimate import together
+from planner.cost.pipeline_events import CriticalPath, critical_path, simulate
 from planner.cost.schedules import NEVER, StagePath, Visits, divides, stage_paths
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching, Subset
@@ -28,6 +30,15 @@ from planner.search.milp.slow_links import SlowSends
 from planner.search.milp.solver import TOLERANCE, Relaxation, Solved, Values, solve
 from planner.search.space.shared_nodes import sharings
 from planner.search.space.stages import Option, StageOptions
+
+MAX_CUT_STAGES = 20_000
+"""Stages times micro-batches of pipelines that are cut by their critical paths; longer ones plan by plan alone."""
+
+MOST_PATHS = 30
+"""Paths by which a relaxation is cut before it is divided."""
+
+LATER = 3e-3
+"""Part by which its durations have to end later than it says for that."""
 
 Row = tuple[Terms, float]
 """An expression, and the most that it may be."""
@@ -292,10 +303,47 @@ class PipelineModel:
         return replace(solution, bound=solution.bound * self.scale * (1 - TOLERANCE))
 
     def relaxed_bound(self) -> float:
-        """Seconds of the linear relaxation: a bound, quickly; infinite when even that has no solution."""
-        bound = self._relaxation.solve(self.deadline)
-        self._values = self._relaxation.values
+        """Seconds of the linear relaxation: a bound, quickly; infinite when even that has no solution.
+
+        Its durations, too, are those of a pipeline; where this ends later than the paths so far say, its critical path
+        is one more (cutting planes: Kelley 1960).
+        """
+        bound = 0.0
+        for _ in range(MOST_PATHS):
+            found = self._relaxation.solve(self.deadline)
+            bound, self._values = max(bound, found), self._relaxation.values
+            # Of 0 there is no solution to cut off.
+            if found in (0.0, inf) or not self.cut_critical_path(LATER):
+                break
         return bound * self.scale * (1 - TOLERANCE)
+
+    def cut_critical_path(self, later: float = TOLERANCE) -> bool:
+        """The end is at least the critical path of the last solution's durations, and the tail of its last stage.
+
+        False where that is hardly ``later`` than what the solution says, so that it cuts nothing off.
+        """
+        micro_batches, schedule = self.stages.choice.family.micro_batches, self.stages.choice.schedule
+        if self.depth * self.chunks * micro_batches > MAX_CUT_STAGES:
+            return False
+        forward, backward, weight = (
+            [[self._value(item) for item in row] for row in rows if row]
+            for rows in (self._forward, self._backward, self._weight)
+        )
+        held = [self._value(self._held(stage)) for stage in range(self.depth)]
+        timeline = simulate(forward, backward, micro_batches, held, weight, schedule)
+        ends = timeline.stage_ends()
+        begins = together(ends) if self.stages.outer_wait else ends
+        finish = [end + self._value(self._tail(stage)) for stage, end in enumerate(begins)]
+        last = finish.index(max(finish))
+        if finish[last] <= self._values[self.end] * (1 + later):
+            return False
+        waited = last if ends[last] == begins[last] else self.depth - 1 - last
+        self._cut_path(critical_path(timeline, waited), last)
+        return True
+
+    def _value(self, terms: Terms) -> float:
+        """What an expression is in the last solution."""
+        return float(sum(factor * self._values[column] for column, factor in terms.items()))
 
     def parts(self, part: Subset) -> list[Subset]:
         """What a part is divided into after the last solution; nothing to leave it to the ILP."""
@@ -308,8 +356,7 @@ class PipelineModel:
             for options, variables in zip(self.options, self.take, strict=True)
         ]
 
-    def cut_path(self, path: CriticalPath, stage: int) -> None:
-        """The end is at least this path through the operations and the tail of ``stage``, which follows it."""
+    def _cut_path(self, path: CriticalPath, stage: int) -> None:
         terms = [
             (float(count), variables[index][chunk])
             for counts, variables in (

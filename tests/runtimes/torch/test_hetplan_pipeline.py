@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from planner.capabilities import V_SHAPED, Schedule
-from planner.cost.pipeline_end import device_order, stage_ends
+from planner.cost.pipeline_end import stage_ends
+from planner.cost.pipeline_events import device_order
 from planner.cost.schedules import position_of
 
 torch = pytest.importorskip("torch")
