@@ -324,7 +324,12 @@ def test_orders_of_quick_plans() -> None:
     assert len(first._quick) == 12
     ends = iter((5.0, 1.0, None, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0))
     hasty = Effort(orders=1, wanted_seconds=8.0)
-    for effort, priced in ((QUICK, [1.0, 2.0]), (Effort(orders=1), [3.0, 4.0]), (Effort(1, 1), [6.0]), (hasty, [8.0])):
+    for effort, priced in (
+        (QUICK, [1.0, 2.0]),
+        (Effort(orders=1), [3.0, 4.0]),
+        (Effort(1, 1), [6.0]),
+        (hasty, [8.0]),
+    ):
         with (
             patch.object(greedies, "StageOptions"),
             patch.object(greedies, "_orders", return_value=iter([[0]] * 50)),

@@ -31,7 +31,7 @@ from planner.search.values import Limits, Silent
 from tests.quick import first
 from tests.worlds import cluster, gpt, pool
 
-MODEL = gpt(13, 2048, 8, global_batch=32)
+MODEL = gpt(15, global_batch=32)
 MEASURED = Calibration(
     layers=tuple(
         LayerPoint(
@@ -59,7 +59,7 @@ def world(calibration: Calibration = ASSUMED) -> Estimator:
 
     def island(name: str, gpu: str, fabric: str) -> PoolSpec:
         fast, slow = (
-            NicSpec(fabric=each, bandwidth_gbps=gbps, count=1) for each, gbps in ((fabric, 200), ("eth", 5))
+            NicSpec(fabric=each, bandwidth_gbps=gbps, count=1) for each, gbps in ((fabric, 200), ("eth", 2))
         )
         return pool(name, gpu, nodes=2, per_node=4, nics=(fast, slow))
 

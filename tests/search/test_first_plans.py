@@ -40,6 +40,7 @@ from planner.search.heuristics.quick import (
     everywhere,
     quick_plan,
 )
+from planner.search.milp import model as models
 from planner.search.pipeline import OpenChoice
 from planner.search.solve import search
 from planner.search.space.choices import Choice, Family, targets_of
@@ -356,7 +357,11 @@ def test_before_an_ilp_comes_a_quick_plan_in_every_order() -> None:
         return plan(first, choice, partition, effort)
 
     explorer._open()
-    with patch.object(OpenChoice, "_solve", solved), patch.object(FirstPlans, "_plan", planned):
+    with (
+        patch.object(models, "MOST_PATHS", 1),
+        patch.object(OpenChoice, "_solve", solved),
+        patch.object(FirstPlans, "_plan", planned),
+    ):
         explorer._best_first(None)
     choices = {choice for event, choice in events if event == "ILP"}
     assert len(choices) > 1
