@@ -33,10 +33,13 @@ def _largest(number: float) -> float:
 
 
 def stretch(sigma: float, number: int | Numbers, dropped: int = 0) -> float:
-    """What the slowest of so many devices takes over what they take on average, without those that are ``dropped``."""
+    """What the slowest of so many devices takes over what they take on average, without those that are ``dropped``.
+
+    No less than the average: normal variables have a lower tail, down to below zero, that computations lack.
+    """
     if dropped:
         share = (float(number) - dropped - SHIFT) / (float(number) + 1 - 2 * SHIFT)
-        return 1.0 + sigma * NORMAL.inv_cdf(share)
+        return max(1.0, 1.0 + sigma * NORMAL.inv_cdf(share))
     return 1.0 + sigma * expected_largest(number) if sigma else 1.0
 
 

@@ -64,6 +64,17 @@ def test_the_wait_is_that_of_a_simulation(number: int, dropped: int) -> None:
     assert stretch(0.1, number, dropped) == pytest.approx(sum(steps) / 4000, rel=0.005)
 
 
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 1.0])
+def test_nobody_is_faster_than_the_average(sigma: float) -> None:
+    """The first of 32 normal variables may be below zero: such plans had steps of no time, and ended a search."""
+    assert [stretch(sigma, 32, dropped) for dropped in (16, 24, 31)] == [1.0] * 3
+    assert stretch(sigma, 32, 15) > 1.0
+    where, alone = cluster(pool("near", "A100", 4), gpus=CLUSTER.gpus), gpt(global_batch=1, layers=2)
+    found = search(where, alone, varying(sigma), Limits(target="torch", backup=31)).best
+    assert found is not None
+    assert found.estimate.breakdown.straggler_seconds >= 0.0
+
+
 def test_the_price_waits_for_fewer() -> None:
     """The same replicas take less with backups where they vary, and no less where they do not."""
     for sigma, cheaper in ((0.1, True), (0.0, False)):
