@@ -6,7 +6,7 @@ backups. All of them are priced; no bound is needed but the least of those price
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from planner.capabilities import Capabilities
@@ -45,10 +45,13 @@ def backup_choices(row: Capabilities, limits: Limits, estimator: Estimator) -> I
 
 
 class BackupShares(Shares):
-    """Plans of one outer choice with backup replicas."""
+    """Plans of one outer choice with backup replicas; ``check`` is called before each is priced, and may end it."""
 
-    def __init__(self, choice: DataParallel, estimator: Estimator, limits: Limits) -> None:
+    def __init__(
+        self, choice: DataParallel, estimator: Estimator, limits: Limits, check: Callable[[], None]
+    ) -> None:
         super().__init__(choice, estimator, limits)
+        self._check = check
         self._useful = self.batch
         # Of a batch of one sequence there are still two devices that may make it.
         self.batch += choice.backup
@@ -77,6 +80,7 @@ class BackupShares(Shares):
         """The fastest plan of each set of devices that has any."""
         best: dict[Counts, tuple[float, Plan]] = {}
         for counts, plan in self._all():
+            self._check()
             try:
                 seconds = self.estimator.step_seconds(plan)
             except PlanError:
@@ -88,7 +92,7 @@ class BackupShares(Shares):
     def _all(self) -> Iterator[tuple[Counts, Plan]]:
         """Every number of devices of each type, of backups and of equal micro-batches that fit."""
         for index, device_type in enumerate(self.device_types):
-            for backup in range(1, self.choice.backup + 1):
+            for backup in range(1, min(self.choice.backup, device_type.devices - 1) + 1):
                 for kept in divisors(self._useful):
                     number = kept + backup
                     if number > device_type.devices:

@@ -850,7 +850,7 @@ class Explorer:
 
     def _sets(self, choice: DataParallel) -> DeviceSets:
         """All sets of devices of a choice."""
-        shares = shares_of(choice, self.partition(choice).estimator, self.limits)
+        shares = shares_of(choice, self.partition(choice).estimator, self.limits, self.deadline.check)
         return DeviceSets(shares, shares.sets)
 
     def _devices_of(self, bound: float, sets: DeviceSets) -> None:

@@ -7,7 +7,7 @@ must take part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, product
 from math import prod
@@ -27,6 +27,7 @@ from planner.search import data_parallel
 from planner.search.backups import BackupShares
 from planner.search.batch_partition import BatchPartition
 from planner.search.data_parallel import DataParallel, Participants, Shares, added_by
+from planner.search.deadline import NO_LIMIT
 from planner.search.space.choices import Islands, recomputes_of, usable_device_types
 from planner.search.space.device_sets import Box, Counts
 from planner.search.values import Limits
@@ -72,10 +73,12 @@ def _taking_part(division: Islands) -> Iterator[Islands]:
         yield from combinations(division, number)
 
 
-def shares_of(choice: DataParallel, estimator: Estimator, limits: Limits) -> Shares:
-    """What finds the best shares of a choice."""
+def shares_of(
+    choice: DataParallel, estimator: Estimator, limits: Limits, check: Callable[[], None] = NO_LIMIT.check
+) -> Shares:
+    """What finds the best shares of a choice; ``check`` may end it."""
     if choice.backup:
-        return BackupShares(choice, estimator, limits)
+        return BackupShares(choice, estimator, limits, check)
     if choice.sync.exact:
         return data_parallel.shares_of(choice, estimator, limits)
     return IslandShares(choice, estimator, limits)

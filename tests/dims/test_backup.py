@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -193,3 +194,14 @@ def test_explain_knows_the_plan_without_backups() -> None:
     assert shown["backups"].scored.estimate.step_seconds == min(steps)
     without = Data().neighbours(dropping(0), row, device_types)
     assert not [each for each in without if each.decision == "backups"]
+
+
+def test_pricing_ends_with_the_time() -> None:
+    """Of 2,048 devices and as many backups there are more plans than can be priced: the search ended minutes late."""
+    where, many = cluster(pool("near", "A100", 256), gpus=CLUSTER.gpus), gpt(global_batch=5040, layers=2)
+    begun = monotonic()
+    limits = Limits(target="torch", pp=(1,), tp=(1,), backup=1000000, time_limit_seconds=1.0)
+    found = search(where, many, varying(0.1), limits)
+    assert found.best is not None
+    assert found.status == "feasible"
+    assert monotonic() - begun < 10.0
