@@ -11,6 +11,7 @@ from planner.cluster.file import load_cluster
 from planner.emit.interface import emit
 from planner.model.file import load_model
 from planner.plan.file import load_plan
+from tools.rehearsal.__main__ import main
 from tools.rehearsal.clusters import CLUSTERS, MODEL, Rehearsed, yaml_text
 from tools.rehearsal.rehearse import CHOSEN, Row, even_factor, mean_error, rank_correlation, regret
 from tools.rehearsal.table import markdown
@@ -24,6 +25,28 @@ def row(plan: str, predicted: float, measured: float) -> Row:
 
 
 ROWS = [row(CHOSEN, 1.0, 1.1), row("equal batches, ZeRO 0", 2.0, 1.9), row("another", 3.0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("--steps 0", "argument --steps: expected a whole number from 1, got '0'"),
+        ("--rounds -1", "argument --rounds: expected a whole number from 1, got '-1'"),
+        ("--devices --cluster islands", "have clusters of their own"),
+        ("--crossover --cluster grid", "have clusters of their own"),
+        ("--crossover --devices", "not both"),
+        ("--crossover --target deepspeed", "expected no --target"),
+    ],
+)
+def test_options_that_measure_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, what: str
+) -> None:
+    """They are refused at once, not after the hour that calibrating takes, nor with empty tables."""
+    monkeypatch.setattr("sys.argv", ["rehearsal", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert what in capsys.readouterr().err
 
 
 def test_summary() -> None:

@@ -72,12 +72,26 @@ def _options() -> argparse.Namespace:
         help="two jobs on the same devices instead: alone, and both at once",
     )
     parser.add_argument("--target", action="append", choices=TARGETS, help="this runtime only")
-    parser.add_argument("--steps", type=int, default=4, help="measured steps of each run (4)")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each plan, in turns (2)")
+    parser.add_argument("--steps", type=_number, default=4, help="measured steps of each run (4)")
+    parser.add_argument("--rounds", type=_number, default=2, help="runs of each plan, in turns (2)")
     parser.add_argument(
         "--folder", type=Path, help="keep calibrations and launch folders here, and use them again"
     )
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.cluster and (asked.devices or asked.crossover):
+        parser.error("--devices and --crossover have clusters of their own: expected no --cluster with them")
+    if asked.devices and asked.crossover:
+        parser.error("expected --devices or --crossover, not both")
+    if asked.target and asked.crossover:
+        parser.error("--crossover is trained by torch: expected no --target with it")
+    return asked
+
+
+def _number(text: str) -> int:
+    """A number of steps or rounds; none would be found out after an hour of measuring."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, got {text!r}")
+    return int(text)
 
 
 def _rehearsed(cluster: Rehearsed, target: str, folder: Path, asked: Measured) -> list[Row]:
