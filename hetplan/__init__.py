@@ -39,7 +39,7 @@ from planner.report.plan_table import groups_of, headline, in_short, micro_batch
 from planner.report.what_if import Variant, cases
 from planner.search.objectives.pareto import front_around, front_objective
 from planner.search.values import Goal, Limits, Scored, SearchResult
-from planner.search.what_if import searched, worlds
+from planner.search.what_if import searched, shared, worlds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -351,7 +351,11 @@ def what_if(
     limits: Limits | None = None,
     calibration: File | None = None,
 ) -> WhatIf:
-    """Search again after each change, as ``links.lan.bandwidth_gbps=100``, ``+8 H100-SXM-80GB`` or ``-titan``."""
+    """Search again after each change, as ``links.lan.bandwidth_gbps=100``, ``+8 H100-SXM-80GB`` or ``-titan``.
+
+    A change that allows a plan that was found for another has none that is slower. After Ctrl-C it has the cases so
+    far; raises KeyboardInterrupt where there is none.
+    """
     if isinstance(changes, str):
         raise UsageError(
             "changes: expected a list of changes, got a text", hint=f"what_if(..., [{changes!r}])"
@@ -359,8 +363,15 @@ def what_if(
     cluster_spec, model_spec = _cluster(cluster), _model(model)
     limits = api.checked(limits or Limits(), model_spec)
     variants = worlds(cluster_spec, model_spec, changes)
-    results = searched(variants, api.constants(calibration), limits)
-    return WhatIf(cases(variants, [result for _, result in results]))
+    constants = api.constants(calibration)
+    results = [
+        result
+        for _, result in searched(variants, constants, limits)
+        if result.best is not None or not result.interrupted
+    ]
+    if not results:
+        raise KeyboardInterrupt
+    return WhatIf(cases(variants, shared(variants, results, constants, limits)))
 
 
 def report(

@@ -47,6 +47,7 @@ from planner.ranges import (
     ZERO,
     Range,
 )
+from planner.search.deadline import Deadline, Wish, keeping_the_best
 from planner.search.objectives.choose import choose
 from planner.search.space.degrees import degree_faults
 from planner.search.values import Goal, Limits, Scored, SearchResult
@@ -79,13 +80,17 @@ def search(
 
     Without ``limits`` the space of every runtime but FlagScale is searched until the plan is proven within 1 %,
     however long that takes. With ``simple`` a simpler plan wins that is slower by less than the error bar.
-    ``calibration`` is a file whose constants win over the shipped ones. Raises UsageError for limits that no plan can
-    have, and for a goal that the cluster lacks prices or powers for, or that contradicts itself.
+    ``calibration`` is a file whose constants win over the shipped ones. Ctrl-C, or an interrupt of the notebook's
+    kernel, ends the search with the best plan so far; a second one raises KeyboardInterrupt. Raises UsageError for
+    limits that no plan can have, and for a goal that contradicts itself or needs prices or powers that are unknown.
     """
     goal, limits = goal or Goal(), checked(limits or Limits(), model)
     _require(goal, cluster, simple)
     goal = replace(goal, interruptions=stops(goal.interruptions, model))
-    return choose(cluster, model, constants(calibration), limits, goal, simple=simple)
+    wish = Wish()
+    with keeping_the_best(wish):
+        ends = Deadline.after(limits.time_limit_seconds, flag=wish)
+        return choose(cluster, model, constants(calibration), limits, goal, simple=simple, deadline=ends)
 
 
 NUMBERS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import hetplan
 from planner.errors import UsageError
 from planner.plan.file import read
+from planner.search.explorer import Explorer
 from tests.cli.running import CLUSTER, MODEL, SHORT_PLAN
 
 
@@ -130,6 +133,27 @@ def test_what_notebooks_show(found: hetplan.Planned, folder: Path) -> None:
         assert Balanced(shown).open == []
     assert "<td>&lt;b&gt;</td>" in both._repr_html_()
     assert [row["change"] for row in changes.rows()] == ["as it is", "-slow"]
+
+
+def test_ctrl_c_keeps_the_best_plan(folder: Path) -> None:
+    """Of a search; of several searches the cases so far, if there are any."""
+    paths, limits = (folder / "cluster.yaml", folder / "model.yaml"), hetplan.Limits(target="megatron")
+    best_first = Explorer._best_first
+
+    def pressed(self: Explorer, rounds: int | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+        best_first(self, rounds)
+
+    with patch.object(Explorer, "_best_first", pressed):
+        found = hetplan.search(*paths, limits=limits)
+        changes = hetplan.what_if(*paths, ["-slow"], limits=limits)
+    assert found.result is not None
+    assert found.result.interrupted
+    assert found.plan.target == "megatron"
+    assert [row["change"] for row in changes.rows()] == ["as it is"]
+    nothing = replace(found.result, best=None)
+    with patch("hetplan.searched", return_value=[("", nothing)]), pytest.raises(KeyboardInterrupt):
+        hetplan.what_if(*paths, ["-slow"], limits=limits)
 
 
 def test_page_and_launch_folder(found: hetplan.Planned, folder: Path) -> None:

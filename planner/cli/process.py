@@ -1,4 +1,4 @@
-"""The process: exit codes, start, Ctrl-C and streams.
+"""The process: exit codes, start and streams.
 
 Answers go to stdout, everything else to stderr. Streams that are closed, full or left by their reader end in one
 error and never in a bug.
@@ -9,15 +9,10 @@ from __future__ import annotations
 import gc
 import io
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from errno import EBADF
 from select import select
 from time import monotonic, process_time
-from types import FrameType
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from planner.errors import HetplanError, OutputError, SpecError
@@ -81,46 +76,6 @@ def mark_end() -> None:
 def started() -> float:
     """On the monotonic clock; now, where the command is run inside another program."""
     return _marked[0] if _marked else monotonic()
-
-
-class Wish:
-    """Whether the user wants an end."""
-
-    def __init__(self) -> None:
-        self._asked = False
-        self.insisted = False
-        """True once it was asked again."""
-
-    def is_set(self) -> bool:
-        """True from the first Ctrl-C on."""
-        return self._asked
-
-    def ask(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler of the signal: an exception could be raised anywhere, even inside a solver."""
-        if self._asked:
-            self.insisted = True
-            raise KeyboardInterrupt
-        self._asked = True
-
-
-@contextmanager
-def keeping_the_best(wish: Wish) -> Iterator[None]:
-    """Ctrl-C sets the wish until the end of the block, where signals can be handled; then it is as before.
-
-    The second one ends the block, even where a solver makes another exception of it.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, wish.ask)
-    try:
-        yield
-    except Exception:
-        if wish.insisted:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class _Lossy(io.FileIO):

@@ -21,11 +21,11 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from planner.cli.process import Wish, colours, keeping_the_best, started
+from planner.cli.process import colours, started
 from planner.plan.file import Moment
 from planner.report.layout import PlainConsole
 from planner.report.numbers import at_most, duration
-from planner.search.deadline import Deadline
+from planner.search.deadline import Deadline, Wish, keeping_the_best
 from planner.search.values import Silent
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ from planner.cli.options import (
     proven_gap,
 )
 from planner.cli.output import failure_of, require_writable
-from planner.cli.process import Wish, exit_code, keeping_the_best, started, warn
+from planner.cli.process import exit_code, started, warn
 from planner.cli.progress import History, reporter
 from planner.cost.estimate import Estimator
 from planner.dims.sync import model_faults
@@ -73,7 +73,7 @@ from planner.ranges import (
 )
 from planner.report.brief import summary_of
 from planner.search.allowed import without_plans
-from planner.search.deadline import Deadline
+from planner.search.deadline import Deadline, Wish, keeping_the_best
 from planner.search.milp.export import write_model
 from planner.search.objectives.choose import choose
 from planner.search.ranking import ranked

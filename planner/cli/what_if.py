@@ -79,8 +79,6 @@ def what_if(
             stopped = result.interrupted
             if result.best is not None or not stopped:
                 results.append(result)
-            if stopped:
-                break
         if stopped and not (results and change):
             raise KeyboardInterrupt
         results = shared(variants, results, constants, limits)

@@ -5,9 +5,14 @@ Long work calls ``check`` wherever it could stop; what was found until then stay
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from time import monotonic, process_time
+from types import FrameType
 from typing import Protocol
 
 from planner.frozen import dataclass
@@ -95,3 +100,43 @@ class Deadline:
 
 NO_LIMIT = Deadline()
 """Never strikes."""
+
+
+class Wish:
+    """Whether the user wants an end."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self.insisted = False
+        """True once it was asked again."""
+
+    def is_set(self) -> bool:
+        """True from the first Ctrl-C on."""
+        return self._asked
+
+    def ask(self, _number: int, _frame: FrameType | None) -> None:
+        """The handler of the signal: an exception could be raised anywhere, even inside a solver."""
+        if self._asked:
+            self.insisted = True
+            raise KeyboardInterrupt
+        self._asked = True
+
+
+@contextmanager
+def keeping_the_best(wish: Wish) -> Iterator[None]:
+    """Ctrl-C sets the wish until the end of the block, where signals can be handled; then it is as before.
+
+    The second one ends the block, even where a solver makes another exception of it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, wish.ask)
+    try:
+        yield
+    except Exception:
+        if wish.insisted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -45,21 +45,16 @@ def searched(
     reporter: Reporter | None = None,
     better: Callable[[Scored], object] | None = None,
 ) -> Iterator[tuple[str, SearchResult]]:
-    """The search of each; with the looks after it, as ``hetplan search`` has them: they may find the answer."""
+    """The search of each; with the looks after it, as ``hetplan search`` has them: they may find the answer.
+
+    One that was interrupted is the last.
+    """
     for text, cluster, model in variants:
-        yield (
-            text,
-            choose(
-                cluster,
-                model,
-                calibration,
-                limits,
-                Goal(),
-                reporter,
-                deadline=Deadline.after(limits.time_limit_seconds),
-                better=better,
-            ),
-        )
+        ends = Deadline.after(limits.time_limit_seconds)
+        result = choose(cluster, model, calibration, limits, Goal(), reporter, deadline=ends, better=better)
+        yield text, result
+        if result.interrupted:
+            return
 
 
 def shared(

@@ -15,9 +15,9 @@ import pytest
 
 from planner.calibration.values import ASSUMED
 from planner.cli.inputs import SearchRequest
-from planner.cli.process import Wish, keeping_the_best
 from planner.cli.search import KeptPlan
 from planner.plan.file import read
+from planner.search.deadline import Wish, keeping_the_best
 from planner.search.values import Goal, Limits, Scored
 from tests.cli.running import ROOT, Command
 from tests.report import examples

@@ -12,9 +12,8 @@ from unittest.mock import patch
 
 import pytest
 
-from planner.cli.process import Wish, keeping_the_best
 from planner.cost.estimate import Estimator
-from planner.search.deadline import NO_LIMIT, Deadline, Struck
+from planner.search.deadline import NO_LIMIT, Deadline, Struck, Wish, keeping_the_best
 from planner.search.explorer import Explorer
 from planner.search.milp.program import Program
 from planner.search.milp.solver import Relaxation, available, solve

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
+from random import Random
 from threading import Event, Thread
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 import highspy
@@ -15,7 +17,7 @@ import numpy as np
 import pulp
 import pytest
 
-from planner.search.deadline import NO_LIMIT, Deadline
+from planner.search.deadline import NO_LIMIT, Deadline, Wish, keeping_the_best
 from planner.search.milp import renting, solver
 from planner.search.milp.machines import SLACK
 from planner.search.milp.program import Program, ones
@@ -334,8 +336,36 @@ def test_highs_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_ctrl_c_inside_a_relaxation_comes_after_it(kept: bool) -> None:
+    """An exception in what HiGHS asks would end the process, or be lost; who keeps the best plan hears of it."""
+
+    class Pressed(Deadline):
+        @property
+        def struck(self) -> bool:
+            signal.raise_signal(signal.SIGINT)
+            return False
+
+    chance, program = Random(1), Program("")
+    left = program.column("left")
+    take = [program.column(f"x{index}", upper=1.0) for index in range(120)]
+    program.equal({left: 1.0, **{x: chance.random() for x in take}}, 120.0)
+    for _ in range(40):
+        program.row({x: chance.random() for x in take}, most=15.0)
+    highs, wish, before = solver._Highs(program, whole=False), Wish(), signal.getsignal(signal.SIGINT)
+    if kept:
+        with keeping_the_best(wish):
+            assert highs.run(Pressed()) == "kInterrupt"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            highs.run(Pressed())
+    assert wish.is_set() == kept
+    assert signal.getsignal(signal.SIGINT) is before
+    assert highs.run(NO_LIMIT) == "kOptimal"
+
+
 def test_highs_asks_whether_to_stop() -> None:
-    """Inside its own loops too; Ctrl-C ends it, and is raised once it has ended."""
+    """Inside its own loops too."""
     started: list[Any] = []
     with patch.object(HIGHS, "startCallback", lambda _, kind: started.append(kind)):
         highs = solver._Highs(knapsack((5, 4), (2, 3), 2), whole=True)
@@ -345,17 +375,6 @@ def test_highs_asks_whether_to_stop() -> None:
         answer, highs.watch.deadline = SimpleNamespace(user_interrupt=None), deadline
         highs.watch.ask(None, None, None, answer, None)
         assert (answer.user_interrupt, highs.watch.interrupted) == (stops, False)
-
-    class Pressed:
-        @property
-        def struck(self) -> bool:
-            raise KeyboardInterrupt
-
-    highs.watch.deadline = cast("Deadline", Pressed())
-    highs.watch.ask(None, None, None, answer, None)
-    assert (answer.user_interrupt, highs.watch.interrupted) == (True, True)
-    with pytest.raises(KeyboardInterrupt):
-        highs.run(NO_LIMIT)
 
 
 @pytest.fixture

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from time import monotonic
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -199,13 +203,32 @@ class _Watch:
         self.deadline = NO_LIMIT
         self.asked = self.interrupted = False
 
+    @contextmanager
+    def noting_interrupts(self) -> Iterator[None]:
+        """Ctrl-C is handled at the end of the block: an exception in ``ask`` can end the process, or be lost."""
+        handler = signal.getsignal(signal.SIGINT)
+        if current_thread() is not main_thread() or not callable(handler):
+            yield
+            return
+        noted = False
+
+        def note(_number: int, _frame: FrameType | None) -> None:
+            nonlocal noted
+            noted = self.interrupted = True
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if noted:
+            self.interrupted = False
+            signal.raise_signal(signal.SIGINT)
+
     def ask(self, _kind: Any, _message: Any, _output: Any, answer: Any, _data: Any) -> None:
         """Whether the solve has to end."""
         self.asked = True
-        try:
-            answer.user_interrupt = self.interrupted or self.deadline.struck
-        except KeyboardInterrupt:  # must not leave through HiGHS
-            self.interrupted = answer.user_interrupt = True
+        answer.user_interrupt = self.interrupted or self.deadline.struck
 
 
 class _Highs:
@@ -268,7 +291,8 @@ class _Highs:
         if self.whole:
             self._run_apart(deadline)
         else:
-            self.model.run()
+            with self.watch.noting_interrupts():
+                self.model.run()
         if self.watch.interrupted:
             raise KeyboardInterrupt
         return str(self.model.getModelStatus().name)
