@@ -19,7 +19,7 @@ from planner.model.file import load_model
 from planner.model.spec import TrainingSpec
 from planner.plan.file import cluster_part, read
 from planner.search.objectives.choose import choose
-from planner.search.what_if import searched, worlds
+from planner.search.what_if import worlds
 from tests.cli.running import ROOT, Command, asked_once
 
 LAB = load_cluster(ROOT / "cluster_specs" / "lab.yaml")
@@ -318,13 +318,14 @@ def test_what_was_searched_before_ctrl_c_is_told(
     hetplan: Command, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The changes up to the one whose search was stopped, with what it had found, and which are left out."""
-    stop_at = 1
+    left = 2
 
     def stopped(*arguments: Any, **options: Any) -> Any:
-        for number, (text, result) in enumerate(searched(*arguments, **options)):
-            yield text, replace(result, interrupted=number == stop_at)
+        nonlocal left
+        left -= 1
+        return replace(choose(*arguments, **options), interrupted=not left)
 
-    monkeypatch.setattr(what_if, "searched", stopped)
+    monkeypatch.setattr("planner.search.what_if.choose", stopped)
     changes = ("--change", "training.global_batch=32", "--change", "-slow", "--target", "deepspeed")
     done = hetplan("what-if", "cluster.yaml", "model.yaml", *changes)
     assert done.code == 130
@@ -333,10 +334,11 @@ def test_what_was_searched_before_ctrl_c_is_told(
         "stopped by Ctrl-C: the search of training.global_batch=32 was not finished; left out: -slow" in said
     )
     assert said.count("training.global_batch=32") > 1
-    stop_at = 0
+    left = 1
     assert "the search of the cluster as it is was not finished" in " ".join(
         hetplan("what-if", "cluster.yaml", "model.yaml", *changes).out.split()
     )
+    left = 1
     assert hetplan("what-if", "cluster.yaml", "model.yaml", "--sensitivity").code == 130
 
 
