@@ -383,17 +383,28 @@ def test_stages_are_dealt_to_islands_before_the_ilp() -> None:
     assert model.relaxed_bound() == float("inf")
 
 
-def test_stages_with_their_per_stage_degrees_are_told_their_devices_first() -> None:
-    """The two sides of a branch share nothing, leave nothing out, and neither promises more than the whole."""
+@pytest.mark.parametrize("per_stage", [True, False])
+def test_stages_are_told_their_devices_first(per_stage: bool) -> None:
+    """Two sides of a branch share nothing, leave nothing out, and neither promises more than the whole.
+
+    So it is with degrees of their own, and with several chunks.
+    """
     estimator = Estimator(cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=4)), gpt())
-    family = Family(target="flagscale", zero=1, recompute="none", tp=None, dp=None, batch=8, micro_batches=8)
-    stages = StageOptions(Choice(family=family, depth=3, interleave=1), estimator, Limits())
+    if per_stage:
+        family = Family(
+            target="flagscale", zero=1, recompute="none", tp=None, dp=None, batch=8, micro_batches=8
+        )
+        choice = Choice(family=family, depth=3, interleave=1)
+    else:
+        family = Family(target="torch", zero=1, recompute="none", tp=1, dp=4, batch=8, micro_batches=8)
+        choice = Choice(family=family, depth=3, interleave=2, schedule="dualpipe-v")
+    stages = StageOptions(choice, estimator, Limits())
     model = PipelineModel(stages, 100.0)
     whole = model.relaxed_bound()
     (stage, low), (other, high) = (part.assigned[0] for part in model.parts(Subset()))
     assert stage == other
     assert not low & high
-    assert {key[1] for key in low | high} == {option.composition for option in model.options[stage]}
+    assert {key[-1] for key in low | high} == {option.composition for option in model.options[stage]}
     assert max(low) < min(high)
     for keys in (low, high):
         model.branching.assign(Subset(assigned=((stage, keys),)))

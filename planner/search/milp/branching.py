@@ -2,8 +2,9 @@
 
 A relaxation puts part of every stage on every island and so crosses the slow links in thin slices: the sequence of
 islands along the pipeline is decided first (``planner.search.milp.sequences``). Where stages have their own degrees a
-relaxation mixes large ones, which take time, with small ones, which take few devices: each stage's devices are decided
-first. Then little is left to the ILP.
+relaxation mixes large ones, which take time, with small ones, which take few devices; and where they have several
+chunks the critical path, which only a relaxation is cut by, is another for each order of the devices. In both each
+stage's devices are decided first. Then little is left to the ILP.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from planner.search.milp.solver import Values
 from planner.search.space.stages import Option, StageOptions
 
 Key = tuple[int, ...]
-"""Islands that a stage stands on, or the number of its devices and its composition."""
+"""Islands that a stage stands on, or its composition, behind the number of its devices where stages differ in it."""
 
 Keys = frozenset[Key]
 
@@ -30,8 +31,8 @@ Assigned = tuple[tuple[int, Keys], ...]
 
 _WHOLE = 1 - 1e-6
 
-FEW_OPTIONS = 200
-"""The solver does without help with so few options of stages that have degrees of their own."""
+FEW_OPTIONS = 60
+"""The solver does without help with so few options of all stages together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,4 +163,4 @@ def _key(stages: StageOptions, composition: int) -> Key:
         return tuple(sorted(stages.used_islands(groups)))
     if stages.choice.family.dp is None:
         return sum(group.devices for group in groups), composition
-    return ()
+    return (composition,) if stages.choice.interleave > 1 else ()
