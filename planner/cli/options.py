@@ -139,9 +139,13 @@ def _range(option: str, part: str, allowed: Range) -> range:
     if not all(end.isdecimal() for end in ends):
         raise UsageError(f"{option}: expected whole numbers such as 1,2,4 or 1..4, got {part!r}")
     low, high = (int(end) if len(end) <= _MOST_DIGITS else -1 for end in ends)
-    if not allowed.holds(low) or not allowed.holds(high) or high < low or high - low >= LONGEST_RANGE:
+    if not allowed.holds(low) or not allowed.holds(high):
         limits = f"from {allowed.least:.0f} to {allowed.most:.0f}"
-        raise UsageError(f"{option}: expected numbers {limits}, in rising order, got {part!r}")
+        raise UsageError(f"{option}: expected numbers {limits}, got {part!r}")
+    if high < low:
+        raise UsageError(f"{option}: expected a range from the smaller number to the larger, got {part!r}")
+    if high - low >= LONGEST_RANGE:
+        raise UsageError(f"{option}: expected a range of at most {LONGEST_RANGE} numbers, got {part!r}")
     return range(low, high + 1)
 
 

@@ -284,7 +284,8 @@ class Estimator:
             what = (
                 f"some nodes share no RDMA fabric and {plan.target} has one network for all groups of ranks"
             )
-            off = f"RDMA of {', '.join(fast)} is off, which costs {lost:.1%} of the step"
+            share = f"{100 * lost:.1f} %" if lost >= 0.0005 else "less than 0.1 %"
+            off = f"RDMA of {', '.join(fast)} is off, which costs {share} of the step"
             yield f"{what}, so that all use sockets: {off}"
 
     def _warnings(self, plan: Plan, step: float) -> Iterator[str]:

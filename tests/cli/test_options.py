@@ -12,7 +12,7 @@ import pytest
 from planner.cli.options import choices, cores, integers
 from planner.cost.estimate import Estimator
 from planner.errors import UsageError
-from planner.ranges import NODE_DEVICES, ZERO
+from planner.ranges import BATCH, NODE_DEVICES, ZERO
 from planner.search.explorer import Explorer
 from planner.search.values import Limits
 from tests.cli.running import MODEL, Command
@@ -52,8 +52,19 @@ def test_choices_keep_the_order_of_the_program() -> None:
 
 def test_numbers_above_what_an_option_knows_are_refused() -> None:
     """There is no ZeRO stage 7."""
-    with pytest.raises(UsageError, match="--zero: expected numbers from 0 to 3, in rising order, got '7'"):
+    with pytest.raises(UsageError, match="--zero: expected numbers from 0 to 3, got '7'"):
         integers("--zero", "1,7", ZERO)
+
+
+def test_ranges_rise_and_are_not_endless() -> None:
+    """Numbers one by one may come in any order."""
+    assert integers("--tp", "4,1..2", BATCH) == (1, 2, 4)
+    with pytest.raises(
+        UsageError, match=r"--tp: expected a range from the smaller number to the larger, got '4..1'"
+    ):
+        integers("--tp", "4..1", BATCH)
+    with pytest.raises(UsageError, match=r"--tp: expected a range of at most 10000 numbers, got '1..10001'"):
+        integers("--tp", "1..10001", BATCH)
 
 
 @pytest.mark.parametrize("words", ["search c m", "what-if c m", "rent m", "replan p", "report p -o r"])
