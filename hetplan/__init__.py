@@ -364,11 +364,7 @@ def what_if(
     limits = api.checked(limits or Limits(), model_spec)
     variants = worlds(cluster_spec, model_spec, changes)
     constants = api.constants(calibration)
-    results = [
-        result
-        for _, result in searched(variants, constants, limits)
-        if result.best is not None or not result.interrupted
-    ]
+    results = [result for _, result in searched(variants, constants, limits)]
     if not results:
         raise KeyboardInterrupt
     return WhatIf(cases(variants, shared(variants, results, constants, limits)))

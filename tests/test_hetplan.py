@@ -152,7 +152,7 @@ def test_ctrl_c_keeps_the_best_plan(folder: Path) -> None:
     assert found.plan.target == "megatron"
     assert [row["change"] for row in changes.rows()] == ["as it is"]
     nothing = replace(found.result, best=None)
-    with patch("hetplan.searched", return_value=[("", nothing)]), pytest.raises(KeyboardInterrupt):
+    with patch("planner.search.what_if.choose", return_value=nothing), pytest.raises(KeyboardInterrupt):
         hetplan.what_if(*paths, ["-slow"], limits=limits)
 
 

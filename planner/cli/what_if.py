@@ -69,16 +69,12 @@ def what_if(
     variants = worlds(*read_inputs(cluster, model, overrides), change or ())
     constants = constants_for(calibration, *variants[0][1:])
     limits = Limits(target=target, time_limit_seconds=time_limit, processes=cores())
-    results: list[SearchResult] = []
-    stopped = False
     with reporter() as talk:
         pairs = searched(
             variants, constants, limits, talk, lambda scored: talk.better(scored.estimate.step_seconds)
         )
-        for _, result in pairs:
-            stopped = result.interrupted
-            if result.best is not None or not stopped:
-                results.append(result)
+        results = [result for _, result in pairs]
+        stopped = len(results) < len(variants) or results[-1].interrupted
         if stopped and not (results and change):
             raise KeyboardInterrupt
         results = shared(variants, results, constants, limits)

@@ -30,7 +30,7 @@ from math import inf
 from operator import add, mul, sub
 
 from planner.capabilities import Schedule
-from planner.cost.pipeline_events import Seconds
+from planner.cost.pipeline_events import Pipeline, Seconds, simulate
 from planner.cost.schedules import divides, is_v_shaped, warm_up
 from planner.cost.v_shaped import VShapedSlots
 
@@ -58,6 +58,18 @@ def stage_ends(
     if len(forward[0]) == 1:
         return plain_ends([row[0] for row in forward], [row[0] for row in backward], micro_batches, held)
     return interleaved_ends(forward, backward, micro_batches, held)
+
+
+RUN_MICRO_BATCHES = 200
+"""Micro-batches up to which slots take longer than all operations of a graph that is known."""
+
+
+def ends_of_many(pipeline: Pipeline) -> tuple[float, ...]:
+    """The same where many pipelines of one graph are asked for: it is built once, which takes as long as ten ends."""
+    slots = len(pipeline.forward[0]) > 1 or divides(pipeline.schedule)
+    if slots and pipeline.micro_batches <= RUN_MICRO_BATCHES:
+        return simulate(*pipeline).stage_ends()
+    return stage_ends(*pipeline)
 
 
 _ROUNDING = 1e-13

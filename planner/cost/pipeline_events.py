@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
+from typing import NamedTuple
 
 from planner.capabilities import Schedule
 from planner.cost.schedules import chunk_at, delay, divides, is_v_shaped, position_of, warm_up
@@ -21,6 +22,17 @@ from planner.frozen import dataclass
 
 Seconds = Sequence[Sequence[float]]
 """Seconds of one micro-batch, [stage][chunk]."""
+
+
+class Pipeline(NamedTuple):
+    """What ``simulate`` is told of a pipeline."""
+
+    forward: Seconds
+    backward: Seconds
+    micro_batches: int
+    held: Sequence[float]
+    weight: Seconds
+    schedule: Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,19 +281,15 @@ def simulate(
 def critical_path(timeline: Timeline, stage: int) -> CriticalPath:
     """Counts of the durations on a longest path that ends with the last operation of ``stage``."""
     graph = timeline.graph
-    kind = graph.kind
-    counts = Counter(kind[number - 1] for number in graph.path(timeline.ends, stage))
+    times = Counter(graph.kind[number - 1] for number in graph.path(timeline.ends, stage))
+    chunks, size = graph.chunks, graph.depth * graph.chunks
 
     def part(first: int) -> tuple[tuple[int, ...], ...]:
-        begins = range(
-            first * graph.depth * graph.chunks, (first + 1) * graph.depth * graph.chunks, graph.chunks
-        )
-        return tuple(tuple(counts[begin + chunk] for chunk in range(graph.chunks)) for begin in begins)
+        rows = range(first * size, (first + 1) * size, chunks)
+        return tuple(tuple(times[kind] for kind in range(row, row + chunks)) for row in rows)
 
-    held = range(3 * graph.depth * graph.chunks, 3 * graph.depth * graph.chunks + graph.depth)
-    return CriticalPath(
-        forward=part(0), backward=part(1), weight=part(2), held=tuple(counts[one] for one in held)
-    )
+    held = tuple(times[3 * size + each] for each in range(graph.depth))
+    return CriticalPath(forward=part(0), backward=part(1), weight=part(2), held=held)
 
 
 def longest_path(timeline: Timeline, stage: int) -> Iterator[tuple[int, int]]:

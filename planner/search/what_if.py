@@ -47,12 +47,13 @@ def searched(
 ) -> Iterator[tuple[str, SearchResult]]:
     """The search of each; with the looks after it, as ``hetplan search`` has them: they may find the answer.
 
-    One that was interrupted is the last.
+    One that was interrupted is the last, and left out without a plan.
     """
     for text, cluster, model in variants:
         ends = Deadline.after(limits.time_limit_seconds)
         result = choose(cluster, model, calibration, limits, Goal(), reporter, deadline=ends, better=better)
-        yield text, result
+        if result.best is not None or not result.interrupted:
+            yield text, result
         if result.interrupted:
             return
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from itertools import permutations, product
 from time import process_time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.capabilities import V_SHAPED, Schedule
-from planner.cost.pipeline_end import stage_ends
+from planner.cost import pipeline_end, pipeline_events
+from planner.cost.pipeline_end import ends_of_many, stage_ends
 from planner.cost.pipeline_events import critical_path, device_order, simulate
 from planner.cost.schedules import (
     StagePathRow,
@@ -206,6 +208,20 @@ def test_neighbours_in_a_v_shaped_pipeline_send_twice_each(schedule: Schedule) -
     places = [chunk_at(position, depth, schedule) for position in range(2 * depth)]
     assert places == [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (0, 1)]
     assert [position_of(*place, depth, schedule) for place in places] == list(range(2 * depth))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("1f1b", 1), ("1f1b", 3), ("zero-bubble", 1), *((each, 2) for each in V_SHAPED)]
+)
+@pytest.mark.parametrize(("batches", "runs"), [(16, True), (200, True), (204, False)])
+def test_ends_of_many_pipelines(schedule: Schedule, chunks: int, batches: int, runs: bool) -> None:
+    """Those of one; with few micro-batches from the graph, where there is more than the one chunk of 1F1B."""
+    forward = [[1.0 + (stage + chunk) % 3 for chunk in range(chunks)] for stage in range(4)]
+    weight = [[0.5] * chunks] * 4 if schedule != "1f1b" else []
+    pipeline = pipeline_events.Pipeline(forward, forward, batches, [0.0] * 4, weight, schedule)
+    with patch.object(pipeline_end, "simulate", wraps=simulate) as run:
+        assert ends_of_many(pipeline) == pytest.approx(stage_ends(*pipeline), rel=1e-9)
+    assert run.called == (runs and (schedule, chunks) != ("1f1b", 1))
 
 
 @pytest.mark.parametrize("schedule", V_SHAPED)

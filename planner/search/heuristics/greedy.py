@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from planner.capabilities import Schedule
 from planner.cost.arrays import Numbers
 from planner.cost.estimate import Estimator, together, with_sends
-from planner.cost.pipeline_end import stage_ends
-from planner.cost.pipeline_events import simulate
-from planner.cost.schedules import divides, stage_paths, wraps
+from planner.cost.pipeline_end import ends_of_many
+from planner.cost.pipeline_events import Pipeline
+from planner.cost.schedules import stage_paths, wraps
 from planner.cost.stage_price import EachLength, stacked
 from planner.errors import PlanError
 from planner.frozen import dataclass
@@ -401,12 +401,7 @@ class _Layers:
         held = [option.held_seconds for option in options]
         weight = [option.weight for option in options if option.weight]
         steps = self.stages.choice.family.micro_batches
-        pipeline = forward, backward, steps, held, weight, self.schedule
-        ends = (
-            simulate(*pipeline).stage_ends()
-            if (self.chunks > 1 or divides(self.schedule)) and steps <= 200
-            else stage_ends(*pipeline)
-        )
+        ends = ends_of_many(Pipeline(forward, backward, steps, held, weight, self.schedule))
         ends = together(ends) if self.stages.outer_wait else ends
         finish = [end + option.tail_seconds for end, option in zip(ends, options, strict=True)]
         return _End(max(finish), options, finish)

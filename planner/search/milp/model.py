@@ -20,7 +20,8 @@ from math import inf
 
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import together
-from planner.cost.pipeline_events import CriticalPath, critical_path, simulate
+from planner.cost.pipeline_end import ends_of_many
+from planner.cost.pipeline_events import CriticalPath, Pipeline, critical_path, simulate
 from planner.cost.schedules import NEVER, StagePath, Visits, divides, stage_paths
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.milp.branching import Branching, Subset
@@ -330,15 +331,15 @@ class PipelineModel:
             for rows in (self._forward, self._backward, self._weight)
         )
         held = [self._value(self._held(stage)) for stage in range(self.depth)]
-        timeline = simulate(forward, backward, micro_batches, held, weight, schedule)
-        ends = timeline.stage_ends()
+        pipeline = Pipeline(forward, backward, micro_batches, held, weight, schedule)
+        ends = ends_of_many(pipeline)
         begins = together(ends) if self.stages.outer_wait else ends
         finish = [end + self._value(self._tail(stage)) for stage, end in enumerate(begins)]
         last = finish.index(max(finish))
         if finish[last] <= self._values[self.end] * (1 + later):
             return False
         waited = last if ends[last] == begins[last] else self.depth - 1 - last
-        self._cut_path(critical_path(timeline, waited), last)
+        self._cut_path(critical_path(simulate(*pipeline), waited), last)
         return True
 
     def _value(self, terms: Terms) -> float:
