@@ -140,6 +140,9 @@ CLIMB_WORK = 256
 
 Those that are proven sooner need no better start."""
 
+RULE_OUT_WORK = 512
+"""What is expanded at most to see whether bounds alone leave nothing below a cutoff."""
+
 CLIMB_AT_ONCE = 0.4
 """What is left open by the first plans from which on they are climbed from at once."""
 
@@ -169,12 +172,13 @@ class Explorer:
         deadline: Deadline | None = None,
         better: Callable[[Scored], object] | None = None,
         met: Met | None = None,
+        rates: DeviceRates | None = None,
     ) -> None:
         """``one_degree`` leaves only plans whose stages have the same degrees, of targets where they need not, and
         ``runner`` only pipelines in orders that this other runtime has as well.
 
         Without a ``deadline`` the limit counts from now. ``better`` is told every plan that becomes the best, ``met``
-        keeps the best of each family of all that are priced.
+        keeps the best of each family of all that are priced; ``rates`` are known ones of these devices.
         """
         self.one_degree = one_degree
         self._runner = runner
@@ -187,6 +191,7 @@ class Explorer:
         self._elsewhere: Elsewhere | None = None
         self.cutoff_seconds = cutoff_seconds
         self._partitions: dict[tuple[str, str], NetworkPartition] = {}
+        self._rates = rates
         self._dealt_families: dict[tuple[str, int], dict[str, list[Family]]] = {}
         self.best: Scored | None = None
         self._first = FirstPlans(self)
@@ -196,6 +201,8 @@ class Explorer:
         self.candidates = 0
         self.solved = 0
         self._rounds = self._phase = self._work = 0
+        self._opened = False
+        """True where all that may be below the cutoff is on the heap, to see whether anything is."""
         self._climbed = False
         """True where nothing has become better since the last climb."""
         self.interrupted = False
@@ -253,6 +260,7 @@ class Explorer:
         The deadline or an interrupt keeps the best so far.
         """
         phases = (
+            self._rule_out,
             self._open,
             lambda: self._one_degree(rounds),
             self._of_runs,
@@ -262,9 +270,11 @@ class Explorer:
             lambda: self._best_first(rounds),
         )
         try:
-            for phase in phases[self._phase :] if self._rows else ():
+            for phase in phases[self._phase :] if not self.finished else ():
                 phase()
                 self._phase += 1
+                if self.finished:
+                    break
         except Struck:
             self.interrupted = self.deadline.interrupted
         except KeyboardInterrupt:
@@ -299,12 +309,7 @@ class Explorer:
                 self._call_others(process_time() - began)
                 self._solve(self._choices(rounds))
             else:
-                entry = heappop(self._heap)
-                try:
-                    self._expand(entry[0], item)
-                except Struck:
-                    heappush(self._heap, entry)
-                    raise
+                self._expand_first()
             self._taken_bound = float("inf")
             best, total = self.best.estimate.step_seconds if self.best else None, self.candidates
             self.reporter.progress(done=self.solved, total=total, best_seconds=best, bound_seconds=self.bound)
@@ -453,6 +458,43 @@ class Explorer:
         """The part of the cluster that a choice is about."""
         return self._partitions[item.target, item.network]
 
+    def _rule_out(self) -> None:
+        """Where only what is below a cutoff is wanted, see whether bounds alone leave nothing, without any plan.
+
+        Ends at the first choice that would have to be solved, or after so much work.
+        """
+        if self.cutoff_seconds == float("inf"):
+            return
+        if not self._opened:
+            self._heap = []
+            self._raise_floor()
+            for row, name, partition, groups in self._listed(whole=None, check=self.deadline.check):
+                if partition.whole:
+                    self._open_shares(row, name, partition)
+                self._open_groups(partition, groups)
+            self._open_others()
+            self._opened = True
+        while self._heap and self._heap[0][0] < self._wanted:
+            self.deadline.check()
+            self._taken_bound, _, item = self._heap[0]
+            solvable = isinstance(item, Choice | OpenChoice | ChoiceElsewhere | DeviceSets | GridChoice)
+            if solvable or self._work >= RULE_OUT_WORK:
+                self._heap, self._work = [], 0
+                return
+            self._expand_first()
+            self._work += 1
+        self._taken_bound, self.finished = float("inf"), True
+
+    def _expand_first(self) -> None:
+        """Replace what has the least bound by its parts."""
+        bound, number, item = heappop(self._heap)
+        assert not isinstance(item, Choice | OpenChoice | ChoiceElsewhere), "these are solved"
+        try:
+            self._expand(bound, item)
+        except Struck:
+            heappush(self._heap, (bound, number, item))
+            raise
+
     def _open(self) -> None:
         self._heap, self.candidates = [], 0
         self._raise_floor()
@@ -467,6 +509,11 @@ class Explorer:
         listed += self._listed(whole=False, check=self.deadline.check)
         for _, _, partition, groups in listed:
             self._open_groups(partition, groups)
+        self._open_others()
+        self._taken_bound = float("inf")
+
+    def _open_others(self) -> None:
+        """What is not on the nodes and networks of the cluster as they are."""
         model, topology = self.estimator.model, self.estimator.topology
         for row in self._rows if not self.one_degree else ():
             for tp in wide_degrees(row, self.limits, model, topology):
@@ -477,7 +524,6 @@ class Explorer:
             self._open_apart(row, BACKUPS, backup_choices if self.limits.backup else None)
             if self.limits.grids:
                 self._open_grids(row)
-        self._taken_bound = float("inf")
 
     def _searched(
         self, limits: Limits, *, whole: bool | None = None, check: Callable[[], None] | None = None
@@ -496,9 +542,9 @@ class Explorer:
             yield row, name, partition, families
 
     def _listed(
-        self, *, whole: bool, check: Callable[[], None]
+        self, *, whole: bool | None, check: Callable[[], None]
     ) -> Iterator[tuple[Capabilities, str, NetworkPartition, tuple[Group, ...]]]:
-        """All groups, of whole networks or of their parts."""
+        """All groups, of whole networks, of their parts or of both."""
         for row, name, partition, families in self._searched(self.limits, whole=whole, check=check):
             partition.bounds.rates.expect(families)
             yield row, name, partition, grouped(families)
@@ -524,14 +570,17 @@ class Explorer:
         if self.limits.syncs or self.limits.backup or self.limits.grids or not self._rows:
             return
         usable = usable_device_types(self.estimator.topology, self.estimator.model)
-        rates = DeviceRates(self.estimator, self.limits)
         devices = {device_type.key: device_type.devices for device_type in usable}
+        rates = self._rates = self._rates or DeviceRates(self.estimator, self.limits)
         self._floor = self._taken_bound = max(self._floor, rates.least_seconds(devices))
         self._over_nodes = rates.least_over_nodes(devices)
 
     def _open_shares(self, row: Capabilities, name: str, partition: NetworkPartition) -> None:
+        types = partition.estimator.topology.device_types
+        devices = {device_type.key: device_type.devices for device_type in types}
         for choice in data_parallel_choices(row, self.limits, partition.estimator):
-            self._push(self._floor, replace(choice, network=name))
+            least = self._rates.least_of(choice, devices) if self._rates else 0.0
+            self._push(max(self._floor, least), replace(choice, network=name))
             self.candidates += 1
 
     def _open_groups(self, partition: NetworkPartition, groups: tuple[Group, ...]) -> None:
@@ -709,7 +758,7 @@ class Explorer:
             self._partitions[item.row.name, name] = partition
             found = families_of(item.row, name, partition, limits)
             partition.bounds.rates.expect(found)
-            if self.best is None:
+            if self.best is None and self.cutoff_seconds == float("inf"):
                 self._first.any(partition, found)
             if partition.whole:
                 for choice in data_parallel_choices(item.row, limits, partition.estimator):

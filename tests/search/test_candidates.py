@@ -12,6 +12,7 @@ from planner.cost.training import devices_of
 from planner.model.spec import ExpertsSpec
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.peak import floor_seconds
+from planner.search.data_parallel import DataParallel
 from planner.search.explorer import Explorer
 from planner.search.incumbent import Met
 from planner.search.objectives.objectives import GoalRates, seconds_at
@@ -59,14 +60,34 @@ def test_the_longest_step() -> None:
 
 
 def test_the_shortest_step() -> None:
-    """All devices at their best rates; where measured layers beat the datasheet, at those."""
+    """All devices at their best rates; where measured layers beat the datasheet, at those, beside the ends."""
     goal = Goal()
     one, two = rates(goal).least_seconds({("a", "A100"): 1}), rates(goal).least_seconds({("a", "A100"): 2})
     assert one == pytest.approx(2 * two)
     point = LayerPoint(
         gpu="A100", model="gpt", tp=1, micro_batch=1, forward_seconds=1e-9, backward_seconds=1e-9
     )
-    assert rates(goal, Calibration(layers=(point,))).least_seconds(DEVICES) < 1e-6
+    measured = rates(goal, Calibration(layers=(point,)))
+    embedding, head = (end["a", "A100"] for end in measured.devices._ends)
+    assert measured.least_seconds(DEVICES) == pytest.approx(64 * (embedding + head) / 4, rel=1e-4)
+    assert measured.least_seconds(DEVICES) < two / 2
+
+
+def test_embedding_and_head_may_be_on_unlike_devices() -> None:
+    """Each counts as the layers that it takes where that is least; a device alone has the whole model to itself."""
+    own = rates(Goal()).devices
+    own._layers = {("a", "A100"): 10.0, ("b", "A100"): 20.0}
+    own._whole = {("torch", "none", 1): {("a", "A100"): 0.1, ("b", "A100"): 4.0}}
+    vars(own)["_ends"] = {("a", "A100"): 0.1, ("b", "A100"): 0.2}, {("a", "A100"): 0.4, ("b", "A100"): 0.1}
+    layers = own.estimator.model.layers
+    assert own.least_seconds({("a", "A100"): 1}) == pytest.approx(64 * (layers + 1 + 4) / 10)
+    # 1 layer of embedding on a, 2 of head on b: a does 10 of layers + 3 a second, and b 4 alone.
+    assert own.least_seconds({("a", "A100"): 2, ("b", "A100"): 1}) == pytest.approx(
+        64 / (2 * 10 / (layers + 3) + 4)
+    )
+    assert own.least_seconds({("a", "A100"): 1, ("b", "A100"): 0}) == own.least_seconds({("a", "A100"): 1})
+    assert own.least_of(DataParallel(target="torch", zero=3, recompute="none"), {("b", "A100"): 2}) == 64 / 8
+    assert own.least_of(DataParallel(target="torch", zero=3, recompute="full"), {("b", "A100"): 2}) == 0.0
 
 
 def test_free_devices_never_reach_a_price() -> None:
@@ -129,5 +150,5 @@ def test_replicas_over_nodes_have_ends_too() -> None:
     """Where no other degree is allowed, embedding and head are theirs: a device does less than of layers alone."""
     estimator = Estimator(cluster(pool("a", nodes=4, per_node=2)), gpt())
     wide = DeviceRates(estimator, Limits(target="torch", tp=(4,)))
-    layers = wide._rates["a", "A100"] / estimator.model.layers * estimator.model.training.sequence_tokens
+    layers = wide._layers["a", "A100"] / estimator.model.layers * estimator.model.training.sequence_tokens
     assert 0.5 * layers < wide.tokens_per_second()["a", "A100"] < layers

@@ -19,7 +19,16 @@ from planner.search.values import Limits, Scored, Silent
 from tests.report import examples
 from tests.worlds import cluster, gpt, nic, pool
 
-PHASES = ("_open", "_one_degree", "_of_runs", "_other_runtimes", "_near", "_first_plans", "_best_first")
+PHASES = (
+    "_rule_out",
+    "_open",
+    "_one_degree",
+    "_of_runs",
+    "_other_runtimes",
+    "_near",
+    "_first_plans",
+    "_best_first",
+)
 
 
 def explorer(**limits: Any) -> Explorer:
@@ -121,6 +130,50 @@ def test_a_search_goes_on_where_it_was_struck() -> None:
     assert found.incumbent == 5.0
     found.run()
     assert len(log) == 2 * len(PHASES)
+
+
+def test_what_bounds_rule_out_is_never_planned() -> None:
+    """A cutoff below all bounds ends the search before any plan, whenever it is struck; others do not."""
+    limits, whole = Limits(target="megatron"), explorer(target="megatron")
+    whole.run()
+    assert whole.best is not None
+    best = whole.best.estimate.step_seconds
+    for factor, ruled_out in ((0.5, True), (1.2, False)):
+        found = Explorer(whole.estimator, limits, Silent(), cutoff_seconds=factor * best)
+        expand, calls = found._expand, list[float]()
+
+        def struck(bound: float, item: Any, expand: Any = expand, calls: list[float] = calls) -> None:
+            calls.append(bound)
+            if len(calls) % 2:
+                raise Struck
+            expand(bound, item)
+
+        found._expand = struck  # type: ignore[method-assign]
+        while not found.finished:
+            assert found.bound <= best
+            found.go_on(NO_LIMIT, factor * best)
+        assert bool(found.met.plans) is not ruled_out
+        assert found.bound <= min(best, factor * best)
+        assert found.bound >= 0.99 * min(best, factor * best)
+        assert found.solved == 0 or not ruled_out
+        phase = found._phase
+        found.go_on(NO_LIMIT, factor * best)
+        assert found._phase == phase
+
+
+def test_a_long_look_at_what_bounds_rule_out_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then plans are looked for as without a cutoff."""
+    limits, whole = Limits(target="megatron"), explorer(target="megatron")
+    whole.run()
+    assert whole.best is not None
+    monkeypatch.setattr("planner.search.explorer.RULE_OUT_WORK", 1)
+    found = Explorer(
+        whole.estimator, limits, Silent(), cutoff_seconds=0.98 * whole.best.estimate.step_seconds
+    )
+    found._rule_out()
+    assert (found._heap, found._work, found.finished) == ([], 0, False)
+    found.run()
+    assert found.finished
 
 
 def logged(devices: int) -> tuple[Explorer, list[str]]:

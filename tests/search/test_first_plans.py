@@ -148,8 +148,12 @@ def test_the_shallowest_pipeline_that_holds_the_model() -> None:
 def of_group(group: Group, partition: NetworkPartition) -> tuple[float, float, int]:
     """Layers a second of all devices, of the fastest one, and the steps of one replica."""
     rates = group_rates(group, partition.bounds)
-    rate = sum(slots * each for slots, each in rates)
-    return rate, max(each for _, each in rates), SMALL.training.global_batch // (group.first.micro_batch or 1)
+    rate = sum(each.replicas * each.layers for each in rates)
+    return (
+        rate,
+        max(each.layers for each in rates),
+        SMALL.training.global_batch // (group.first.micro_batch or 1),
+    )
 
 
 def test_what_a_group_promises() -> None:

@@ -379,14 +379,14 @@ def test_an_interrupt_keeps_the_best_plan(calls: int) -> None:
     """Ctrl-C inside one of the searches: a valid bound, and the best so far."""
     exact = cheapest().best
     assert exact is not None
-    original, left = Explorer._open, iter(range(calls - 1))
+    original, left = Explorer._rule_out, iter(range(calls - 1))
 
     def cut(self: Explorer) -> None:
         if next(left, None) is None:
             raise KeyboardInterrupt
         original(self)
 
-    with patch.object(Explorer, "_open", cut):
+    with patch.object(Explorer, "_rule_out", cut):
         found = choose(*problem(), ASSUMED, Limits(), Goal(objective="cost"))
     assert found.interrupted
     assert (found.best is None) == (calls == 1)

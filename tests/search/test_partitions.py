@@ -207,7 +207,7 @@ def test_islands_in_which_a_replica_fits_a_node_hide_no_others() -> None:
 def _least(way: NetworkPartition, limits: Limits) -> float:
     """By the rates of the devices of a partition."""
     own = {each.key: each.devices for each in way.estimator.topology.device_types}
-    return DeviceRates(way.estimator, limits, alone=False).least_seconds(own)
+    return DeviceRates(way.estimator, limits).least_seconds(own)
 
 
 def test_the_whole_cluster_with_all_its_networks() -> None:

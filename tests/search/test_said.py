@@ -55,7 +55,7 @@ def said(found: SearchResult) -> Iterator[str]:
 
 
 FAMILIES = """\
-optimal 309 81
+optimal 270 74
 torch: ZeRO-1: chosen 1.0000
 torch: ZeRO-2: as fast 1.0000
 torch: ZeRO-3: ZeRO gathers +5 % 1.0167
@@ -87,7 +87,7 @@ zero (3,) instead of (1,): 1.5060
 target ('deepspeed',) instead of ('torch',): 1.2983
 """
 IDLE = """\
-optimal 122 24
+optimal 113 21
 torch: ZeRO-1: chosen 1.0000
 torch: ZeRO-2: as fast 1.0000
 torch: ZeRO-3: ZeRO gathers +1 % 1.0036
@@ -138,7 +138,7 @@ def test_what_a_search_says(spec: ClusterSpec, model: ModelSpec, limits: Limits,
 
 
 CHEAP = """\
-optimal 47 0
+optimal 27 0
 deepspeed: ZeRO-0: chosen 1.0000
 deepspeed: ZeRO-1: cost of a token +0 % 1.0000
 deepspeed: ZeRO-2: cost of a token +0 % 1.0000
@@ -149,7 +149,7 @@ flagscale: ZeRO-1 data parallel, a batch per device 0.3210
 target ('deepspeed',) instead of ('megatron',): 0.4728
 """
 FRUGAL = """\
-optimal 134 0
+optimal 28 0
 deepspeed: ZeRO-0: chosen 1.0000
 deepspeed: ZeRO-1: energy of a token +0 % 1.0000
 deepspeed: ZeRO-2: energy of a token +0 % 1.0000
@@ -160,7 +160,7 @@ flagscale: ZeRO-1 data parallel, a batch per device 0.3143
 target ('deepspeed',) instead of ('megatron',): 0.4585
 """
 FEW = """\
-optimal 78 6
+optimal 45 6
 deepspeed: ZeRO-1: chosen 1.0000
 deepspeed: ZeRO-2: as fast 1.0000
 deepspeed: ZeRO-0: optimizer +10 % 1.1132

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain, product
 from typing import cast
 
 import numpy as np
 
-from planner.capabilities import Capabilities
+from planner.capabilities import Capabilities, Recompute
 from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
@@ -20,7 +21,7 @@ from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.placement import replicas_on
 from planner.search.bounds.peak import least_seconds
 from planner.search.bounds.rates import Rates
-from planner.search.data_parallel import most_sequences_per_second
+from planner.search.data_parallel import DataParallel, most_sequences_per_second
 from planner.search.space.choices import (
     Family,
     batch_per_replica,
@@ -40,24 +41,30 @@ Key = tuple[str, str]
 
 
 class DeviceRates:
-    """Best rates of the devices of a cluster, with the traffic inside replicas, without any between them or stages."""
+    """Best rates of the devices of a cluster, with the traffic inside replicas, without any between them or stages.
 
-    def __init__(self, estimator: Estimator, limits: Limits, *, alone: bool = True) -> None:
-        """``alone``: devices may have the whole model."""
+    Embedding and head count as so many layers as they take at least where that is least: then no device does more of
+    layers and ends together than it does of layers alone.
+    """
+
+    def __init__(self, estimator: Estimator, limits: Limits) -> None:
         self.estimator, self.limits = estimator, limits
         self._types = usable_device_types(estimator.topology, estimator.model)
-        self._rates = dict.fromkeys((device_type.key for device_type in self._types), 0.0)
+        self._layers = dict.fromkeys((device_type.key for device_type in self._types), 0.0)
+        """Layers times sequences a second of a device."""
+        self._whole: dict[tuple[str, Recompute, int], dict[Key, float]] = {}
+        """Sequences a second of a device, in replicas that have the whole model and a batch of their own, by (target,
+        recomputation, degree)."""
         self.over_nodes: dict[tuple[str, int], tuple[DeviceRates, ...]] = {}
         """Of devices in replicas that fill several nodes where their own is smaller, by (target, degree): on each
         network that such a job may see, since replicas talk over it."""
         for row in targets_of(limits):
-            for key, rate in (*self._in_replicas(row), *(self._alone(row) if alone else ())):
-                self._rates[key] = max(self._rates[key], rate)
+            _raise(self._layers, self._in_replicas(row))
+            self._whole |= {(row.name, *way): rates for way, rates in self._alone(row)}
             for tp in wide_degrees(row, limits, estimator.model, estimator.topology):
                 self.over_nodes[row.name, tp] = tuple(self._over_nodes(row, tp))
         for wide in chain.from_iterable(self.over_nodes.values()):
-            for key, rate in wide._rates.items():
-                self._rates[key] = max(self._rates[key], rate)
+            _raise(self._layers, wide._layers.items())
 
     def _over_nodes(self, row: Capabilities, tp: int) -> Iterator[DeviceRates]:
         """The rates of clusters whose nodes hold such replicas."""
@@ -66,13 +73,13 @@ class DeviceRates:
         for seen in networks(row, estimator.topology).values():
             if pools := wide_pools(Topology(seen), tp):
                 wide = Estimator(widened(seen, pools), estimator.model, estimator.calibration)
-                yield DeviceRates(wide, limits, alone=False)
+                yield DeviceRates(wide, limits)
 
     def least_over_nodes(self, devices: Mapping[Key, int]) -> dict[tuple[str, int], float]:
         """No step of plans with such replicas is shorter, by (target, degree): the least over the networks."""
         return {
             key: min(
-                wide.least_seconds({each: count for each, count in devices.items() if each in wide._rates})
+                wide.least_seconds({each: count for each, count in devices.items() if each in wide._layers})
                 for wide in ways
             )
             for key, ways in self.over_nodes.items()
@@ -80,23 +87,44 @@ class DeviceRates:
         }
 
     def tokens_per_second(self) -> dict[Key, float]:
-        """Tokens a second of one device of each type: any devices together do no more than the sum of theirs.
+        """Tokens a second of one device of each type: any devices together do no more than the sum of theirs."""
+        tokens = self.estimator.model.training.sequence_tokens
+        return {key: rate * tokens for key, rate in self._sequences_per_second(self._layers).items()}
 
-        Embedding and head are counted as so many layers as they take at least on the device on which that is least;
-        then no device does more of layers and ends together than it does of layers alone.
-        """
-        model = self.estimator.model
-        layers = model.layers + min(
-            (seconds * self._rates[key] for key, seconds in self._ends().items() if self._rates[key] > 0),
-            default=0.0,
+    def least_seconds(self, devices: Mapping[Key, int]) -> float:
+        """No step on these devices of the cluster, numbers by (pool, gpu), is shorter."""
+        own = self._sequences_per_second([key for key, count in devices.items() if count])
+        # T >= sequences / sum of what the devices do of them a second
+        rate = sum(count * own.get(key, 0.0) for key, count in devices.items())
+        least = self.estimator.model.training.global_batch / rate if rate else math.inf
+        return max(least, least_seconds(self.estimator, devices))
+
+    def least_of(self, choice: DataParallel, devices: Mapping[Key, int]) -> float:
+        """No step of a choice of data parallelism on these devices is shorter; 0 where their rates are not known."""
+        rates = self._whole.get((choice.target, choice.recompute, choice.tp))
+        rate = sum(count * rates.get(key, 0.0) for key, count in devices.items()) if rates else 0.0
+        # T >= sequences / sum of what the devices do of them a second
+        return self.estimator.model.training.global_batch / rate if rate else 0.0
+
+    def _sequences_per_second(self, keys: Collection[Key]) -> dict[Key, float]:
+        """What a device of each of these types does at best beside the others."""
+        able = [key for key in keys if self._layers.get(key, 0.0) > 0]
+        # Embedding and head may be on unlike devices.
+        layers = self.estimator.model.layers + sum(
+            min((end[key] * self._layers[key] for key in able if key in end), default=0.0)
+            for end in self._ends
         )
-        return {key: rate / layers * model.training.sequence_tokens for key, rate in self._rates.items()}
+        best = {key: self._layers.get(key, 0.0) / layers for key in keys}
+        for rates in self._whole.values():
+            best = {key: max(rate, rates.get(key, 0.0)) for key, rate in best.items()}
+        return best
 
-    def _ends(self) -> dict[Key, float]:
-        """Device-seconds that embedding and head of one sequence take at least, by type."""
+    @cached_property
+    def _ends(self) -> tuple[dict[Key, float], ...]:
+        """Device-seconds that the embedding of one sequence, and its head, takes at least, by type."""
         model = self.estimator.model
         sequences = np.arange(1, model.training.global_batch + 1)
-        least: dict[Key, float] = {}
+        least: tuple[dict[Key, float], ...] = {}, {}
         for row in targets_of(self.limits):
             for tp in tp_degrees(row, self.limits.tp, model, self._types):
                 able = [device_type for device_type in self._types if device_type.per_node >= tp]
@@ -106,21 +134,15 @@ class DeviceRates:
                 for context, device_type in product(contexts(row, model, tp, self.limits.cp), able):
                     group = replicas_on(device_type, tp)
                     pricer = self.estimator.pricer(row.name, context=context)
-                    ends = sum(pricer.ends_seconds(shape, group, cast("int", sequences)))
-                    seconds = float(np.min(tp * context.ways * ends / sequences))
-                    least[device_type.key] = min(seconds, least.get(device_type.key, math.inf))
+                    ends = pricer.ends_seconds(shape, group, cast("int", sequences))
+                    for known, end in zip(least, ends, strict=True):
+                        seconds = float(np.min(tp * context.ways * end / sequences))
+                        known[device_type.key] = min(seconds, known.get(device_type.key, math.inf))
         for wide in chain.from_iterable(self.over_nodes.values()):
-            for key, seconds in wide._ends().items():
-                least[key] = min(seconds, least.get(key, math.inf))
+            for known, other in zip(least, wide._ends, strict=True):
+                for key, seconds in other.items():
+                    known[key] = min(seconds, known.get(key, math.inf))
         return least
-
-    def least_seconds(self, devices: Mapping[Key, int]) -> float:
-        """No step on these devices of the cluster, numbers by (pool, gpu), is shorter."""
-        model = self.estimator.model
-        # T >= layers x sequences / sum of what the devices do of both a second
-        rate = sum(count * self._rates.get(key, 0.0) for key, count in devices.items())
-        least = model.layers * model.training.global_batch / rate if rate else float("inf")
-        return max(least, least_seconds(self.estimator, devices))
 
     def _in_replicas(self, row: Capabilities) -> Iterator[tuple[Key, float]]:
         """Layers times sequences a second of a device in a replica with equal micro-batches."""
@@ -145,15 +167,26 @@ class DeviceRates:
                         micro_batches=batch // size,
                         context=context,
                     )
-                    for device_type, (_, rate) in zip(able, rates.free_rates(family), strict=True):
-                        yield device_type.key, rate * size / (tp * context.ways)
+                    for device_type, rate in zip(able, rates.free_rates(family), strict=True):
+                        yield device_type.key, rate.layers * size / (tp * context.ways)
 
-    def _alone(self, row: Capabilities) -> Iterator[tuple[Key, float]]:
-        """The same of a device in a replica that has the whole model and a batch of its own."""
-        model, pricer = self.estimator.model, self.estimator.pricer(row.name)
-        degrees = dict.fromkeys((1, *tp_degrees(row, self.limits.tp, model, self._types)))
+    def _alone(self, row: Capabilities) -> Iterator[tuple[tuple[Recompute, int], dict[Key, float]]]:
+        """Sequences a second of devices in replicas with batches of their own, by recomputation and degree."""
+        model, pricer, wanted = self.estimator.model, self.estimator.pricer(row.name), self.limits.tp
+        one = (1,) if wanted is None or 1 in wanted else ()
+        degrees = dict.fromkeys((*one, *tp_degrees(row, wanted, model, self._types)))
         for tp in (tp for tp in degrees if batch_per_replica(row, model, tp)):
             able = [device_type for device_type in self._types if device_type.per_node >= tp]
-            for recompute, device_type in product(recomputes_of(row, self.limits, model, self._types), able):
-                rate = most_sequences_per_second(pricer, device_type, recompute, tp)
-                yield device_type.key, model.layers * rate / tp
+            for recompute in recomputes_of(row, self.limits, model, self._types):
+                yield (
+                    (recompute, tp),
+                    {
+                        device_type.key: most_sequences_per_second(pricer, device_type, recompute, tp) / tp
+                        for device_type in able
+                    },
+                )
+
+
+def _raise(best: dict[Key, float], rates: Iterable[tuple[Key, float]]) -> None:
+    for key, rate in rates:
+        best[key] = max(best[key], rate)

@@ -13,6 +13,7 @@ from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
 from planner.frozen import dataclass
 from planner.search.bounds.best import FamilyBounds
+from planner.search.bounds.rates import FreeRate
 from planner.search.bounds.states import StateRoom
 from planner.search.deadline import Deadline
 from planner.search.space.choices import Family, families, uniform
@@ -98,8 +99,8 @@ def grouped(items: Iterable[Family]) -> tuple[Group, ...]:
     return tuple(Group(tuple(members)) for members in groups.values())
 
 
-def group_rates(group: Group, bounds: FamilyBounds) -> list[tuple[int, float]]:
-    """(replicas, layers of a micro-batch a second of one) of each device type, without other traffic, at best."""
+def group_rates(group: Group, bounds: FamilyBounds) -> list[FreeRate]:
+    """What replicas on each device type do with its micro-batches at best."""
     return bounds.rates.free_rates(group.first)
 
 
@@ -112,14 +113,17 @@ def group_bound(group: Group, bounds: FamilyBounds) -> float:
     if family.tp is None or family.dp is None:
         return 0.0
     rates = group_rates(group, bounds)
-    rate = sum(slots * each for slots, each in rates)
-    if not rate:
+    if not rates:
         return inf
+    rate = sum(each.replicas * each.layers for each in rates)
+    # Embedding and head may be on unlike devices: they take these layers at least.
+    ends = min(each.embedding for each in rates) + min(each.head for each in rates)
     # Replicas that share sequences have a part of each micro-batch.
     steps = model.training.global_batch * family.dp // family.batch
-    # T >= L m / sum over devices of layers of a micro-batch a second
+    # T >= (L + ends) m / sum over devices of layers of a micro-batch a second
     # 1F1B: T >= sum over stages of f + b >= L / best rate; divided backwards: p <= m stages, T >= m L / p / best rate
-    return model.layers * max(steps / rate, 1 / max(each for _, each in rates))
+    fastest = max(each.layers for each in rates)
+    return max((model.layers + ends) * steps / rate, model.layers / fastest)
 
 
 def members(

@@ -34,6 +34,19 @@ from planner.targets import TARGETS
 from planner.units import divisors
 
 
+class FreeRate(NamedTuple):
+    """What replicas on one device type do with micro-batches of one size, without traffic between them."""
+
+    replicas: int
+    """As many as there are devices for."""
+    layers: float
+    """Layers of a micro-batch a second, of one of them."""
+    embedding: float
+    """Layers that take as long as the embedding of a micro-batch."""
+    head: float
+    """The same of the head."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
     """Memory of one device of a stage, at most: bytes of a layer and of its activations for each micro-batch alive."""
@@ -145,7 +158,7 @@ class Rates:
         self._speeds: dict[Family, tuple[Speed, ...]] = {}
         self._free: dict[tuple[Family, tuple[str, str]], list[tuple[ReplicaGroup, Speed]]] = {}
         self._hops: dict[tuple[object, ...], _Sends] = {}
-        self._free_rates: dict[tuple[object, ...], list[tuple[int, dict[int, float]]]] = {}
+        self._free_rates: dict[tuple[object, ...], dict[int, list[FreeRate]]] = {}
         self._cases: dict[Family, list[tuple[_Cases, int]]] = {}
         """What each device type does."""
         self._expected: dict[object, list[Family]] = {}
@@ -234,28 +247,31 @@ class Rates:
             for number, family in enumerate(members):
                 self._cases[family] = [(cases, number) for cases in each]
 
-    def free_rates(self, family: Family) -> list[tuple[int, float]]:
-        """(replicas, layers of a micro-batch a second of one) of each device type, whatever they hold."""
+    def free_rates(self, family: Family) -> list[FreeRate]:
+        """What each device type does, whatever its devices hold."""
         key = family.target, family.recompute, family.tp, family.folding, family.context
         if key not in self._free_rates:
-            self._free_rates[key] = list(self._find_free_rates(family))
+            self._free_rates[key] = self._find_free_rates(family)
         assert family.micro_batch is not None
-        return [(slots, rates[family.micro_batch]) for slots, rates in self._free_rates[key]]
+        return self._free_rates[key][family.micro_batch]
 
-    def _find_free_rates(self, family: Family) -> Iterator[tuple[int, dict[int, float]]]:
+    def _find_free_rates(self, family: Family) -> dict[int, list[FreeRate]]:
         """The same for all sizes of a micro-batch that divide the batch, by size."""
         assert family.tp is not None
-        pricer, sizes = (
-            self.pricer(family),
-            divisors(self.estimator.model.training.global_batch),
-        )
+        sizes, pricer = divisors(self.estimator.model.training.global_batch), self.pricer(family)
+        sequences, shape = cast("int", np.array(sizes)), self._shape(family, family.tp)
+        found: dict[int, list[FreeRate]] = {size: [] for size in sizes}
         for device_type in self.device_types:
             slots = device_type.replicas(family.tp) if device_type.holds(family.tp) else 0
             if slots:
-                shape, group = self._shape(family, family.tp), self._group(family, device_type, family.tp, 1)
-                micro = pricer.micro_batch(shape, group, cast("int", np.array(sizes)), ALONE)
-                rates = as_array(1 / (micro.seconds - micro.host_seconds))
-                yield slots, dict(zip(sizes, rates.tolist(), strict=True))
+                group = self._group(family, device_type, family.tp, 1)
+                micro = pricer.micro_batch(shape, group, sequences, ALONE)
+                seconds = as_array(micro.seconds - micro.host_seconds)
+                ends = (as_array(end) / seconds for end in pricer.ends_seconds(shape, group, sequences))
+                columns = (column.tolist() for column in np.broadcast_arrays(1 / seconds, *ends))
+                for each, rate, embedding, head in zip(found.values(), *columns, strict=True):
+                    each.append(FreeRate(slots, rate, embedding, head))
+        return found
 
     def nodes_of(self, group: ReplicaGroup) -> float:
         """The part of a node that a stage on these devices takes at least; 1 for one on several nodes."""

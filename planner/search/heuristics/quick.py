@@ -357,7 +357,8 @@ def _waiting(group: Group, partition: NetworkPartition, limits: Limits) -> Itera
         return
     layers = partition.estimator.model.layers
     rates = group_rates(group, partition.bounds)
-    rate, fastest = sum(slots * each for slots, each in rates), max((each for _, each in rates), default=0.0)
+    rate = sum(each.replicas * each.layers for each in rates)
+    fastest = max((each.layers for each in rates), default=0.0)
     for family in group.families:
         possible = partition.depths(family, limits)
         if possible and rate and family.dp:
@@ -807,11 +808,11 @@ def _near(one: Family, two: Family) -> bool:
 def _promised_seconds(group: Group, partition: NetworkPartition) -> float:
     """About what the best plan of a group takes: all devices at their best rate, the more replicas the better."""
     rates = group_rates(group, partition.bounds)
-    rate = sum(slots * each for slots, each in rates)
+    rate = sum(each.replicas * each.layers for each in rates)
     if not rate:
         return inf
     most = max(member.dp or 1 for member in group.families)
-    stages = min(partition.estimator.model.layers, sum(slots for slots, _ in rates) / most)
+    stages = min(partition.estimator.model.layers, sum(each.replicas for each in rates) / most)
     size = group.first.micro_batch or 1
     steps = -(-partition.estimator.model.training.global_batch // (most * size))
     # m micro-batches of all replicas, and the time in which the pipeline fills

@@ -73,6 +73,9 @@ class Slices(ABC, Generic[C]):
     one_whatever = True
     """The first candidate is searched even if there is no time at all."""
 
+    device_rates: DeviceRates | None = None
+    """Those of the devices of all candidates, where they train the same."""
+
     def __init__(self, limits: Limits, reporter: Reporter, deadline: Deadline) -> None:
         self.limits, self.reporter, self.deadline = limits, reporter, deadline
         self.sub_clusters: list[C] = []
@@ -166,6 +169,7 @@ class Slices(ABC, Generic[C]):
                 cutoff_seconds=cutoff_seconds,
                 better=better,
                 met=candidate.met,
+                rates=self.device_rates,
             )
         else:
             known = explorer.candidates, explorer.solved
@@ -209,7 +213,7 @@ class GoalRates:
     def __init__(self, estimator: Estimator, limits: Limits, goal: Goal) -> None:
         self.cluster = estimator.cluster
         self.goal = goal
-        self._rates = DeviceRates(estimator, limits)
+        self.devices = DeviceRates(estimator, limits)
         training = estimator.model.training
         self.tokens = training.tokens
 
@@ -246,7 +250,7 @@ class GoalRates:
 
     def least_seconds(self, devices: Devices) -> float:
         """No step is shorter than all devices need at their best rates."""
-        return self._rates.least_seconds(devices)
+        return self.devices.least_seconds(devices)
 
 
 def seconds_at(value: float, weight: float) -> float:
@@ -263,6 +267,7 @@ class SubClusterCandidates(Slices[Candidate]):
         super().__init__(limits, reporter, deadline)
         self.estimator, self.goal = estimator, goal
         self.rates = GoalRates(estimator, limits, goal)
+        self.device_rates = self.rates.devices
         self.sub_clusters = sorted((self._candidate(sub) for sub in self.considered()), key=_promise)
 
     def considered(self) -> tuple[SubCluster, ...]:
