@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from dataclasses import fields
 from fractions import Fraction
 from functools import cached_property
 from heapq import heappop, heappush
@@ -298,6 +299,12 @@ class DeviceType:
     def key(self) -> tuple[str, str]:
         """(pool, gpu), unique in the cluster."""
         return self.pool, self.gpu
+
+    @property
+    def kind(self) -> Hashable:
+        """All that is known of its devices but how many nodes have them."""
+        own = ((field.name, getattr(self, field.name)) for field in fields(self) if field.name != "nodes")
+        return tuple(tuple(sorted(value.items())) if name == "peak_flops" else value for name, value in own)
 
     @property
     def devices(self) -> int:

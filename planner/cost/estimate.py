@@ -113,6 +113,8 @@ class Estimator:
         self._wide: dict[frozenset[tuple[str, int]], Estimator] = {}
         self.derived: dict[Hashable, object] = {}
         """What others have computed of it and keep with it."""
+        self.of_devices: dict[Hashable, object] = {}
+        """The same of devices whatever their number, which estimators of parts of the cluster share."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as what it was made of: prices and curves are made again where they are needed."""
@@ -133,6 +135,12 @@ class Estimator:
                 widened(self.cluster, wide), self.model, self.calibration, one_network=self.one_network
             )
         return self._wide[key]
+
+    def part(self, cluster: ClusterSpec) -> Estimator:
+        """The same model and constants on devices of these types, some or all of which are in this cluster."""
+        other = Estimator(cluster, self.model, self.calibration, one_network=self.one_network)
+        other.of_devices = self.of_devices
+        return other
 
     def with_calibration(self, calibration: Calibration) -> Estimator:
         """The same cluster and model with other constants; what does not depend on them is shared."""

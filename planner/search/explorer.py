@@ -20,6 +20,7 @@ from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.groups import (
     Families,
     Group,
+    families_below,
     families_of,
     group_bound,
     grouped,
@@ -56,6 +57,7 @@ from planner.search.space.partitions import (
     NetworkPartition,
     dealt_name,
     dealt_partitions,
+    network_partitions,
     whole_partition,
     wide_partitions,
 )
@@ -463,15 +465,12 @@ class Explorer:
 
         Ends at the first choice that would have to be solved, or after so much work.
         """
-        if self.cutoff_seconds == float("inf"):
+        if self.cutoff_seconds == float("inf") or self.one_degree or self._runner is not None:
             return
         if not self._opened:
             self._heap = []
             self._raise_floor()
-            for row, name, partition, groups in self._listed(whole=None, check=self.deadline.check):
-                if partition.whole:
-                    self._open_shares(row, name, partition)
-                self._open_groups(partition, groups)
+            self._list_below()
             self._open_others()
             self._opened = True
         while self._heap and self._heap[0][0] < self._wanted:
@@ -479,11 +478,39 @@ class Explorer:
             self._taken_bound, _, item = self._heap[0]
             solvable = isinstance(item, Choice | OpenChoice | ChoiceElsewhere | DeviceSets | GridChoice)
             if solvable or self._work >= RULE_OUT_WORK:
-                self._heap, self._work = [], 0
+                self._heap, self._work, self.closed_bound = [], 0, float("inf")
                 return
             self._expand_first()
             self._work += 1
         self._taken_bound, self.finished = float("inf"), True
+
+    def _list_below(self) -> None:
+        """What may be below the cutoff on the nodes and networks of the cluster as they are."""
+        for row in self._rows:
+            for name, partition in network_partitions(self.estimator, row).items():
+                self._partitions[row.name, name] = partition
+                if partition.whole:
+                    self._open_shares(row, name, partition)
+                self._open_below(self._floor, row, name, partition)
+
+    def _open_below(
+        self,
+        bound: float,
+        row: Capabilities,
+        name: str,
+        partition: NetworkPartition,
+        nodes: int = 1,
+    ) -> None:
+        """The groups of families that may be wanted, with stages dealt over so many nodes."""
+        below = families_below(row, name, partition, self.limits, self._wanted, check=self.deadline.check)
+        self.closed_bound = min(self.closed_bound, max(bound, below.least))
+        found = below.families
+        if nodes > 1:
+            found = [*dealt_families(found, nodes, partition.device_types)]
+        partition.bounds.rates.expect(found)
+        for group in grouped(found):
+            self.deadline.check()
+            self._push(max(bound, group_bound(group, partition.bounds)), group)
 
     def _expand_first(self) -> None:
         """Replace what has the least bound by its parts."""
@@ -542,9 +569,9 @@ class Explorer:
             yield row, name, partition, families
 
     def _listed(
-        self, *, whole: bool | None, check: Callable[[], None]
+        self, *, whole: bool, check: Callable[[], None]
     ) -> Iterator[tuple[Capabilities, str, NetworkPartition, tuple[Group, ...]]]:
-        """All groups, of whole networks, of their parts or of both."""
+        """All groups, of whole networks or of their parts."""
         for row, name, partition, families in self._searched(self.limits, whole=whole, check=check):
             partition.bounds.rates.expect(families)
             yield row, name, partition, grouped(families)
@@ -770,12 +797,9 @@ class Explorer:
 
     def _expand_dealt(self, bound: float, item: DealtStages) -> None:
         """The groups of families in each partition."""
-        for name, families in self._dealt(item.row, item.nodes).items():
-            bounds = self._partitions[item.row.name, name].bounds
-            bounds.rates.expect(families)
-            for group in grouped(families):
-                self.deadline.check()
-                self._push(max(bound, group_bound(group, bounds)), group)
+        for name, partition in dealt_partitions(self.estimator, item.row, item.nodes).items():
+            self._partitions[item.row.name, name] = partition
+            self._open_below(bound, item.row, name, partition, item.nodes)
 
     def _dealt_nodes(self, row: Capabilities) -> tuple[int, ...]:
         return dealt_nodes(row, self.limits, self.estimator.model, self.estimator.topology)

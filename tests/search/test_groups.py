@@ -11,6 +11,8 @@ import pytest
 from planner.cost.estimate import Estimator
 from planner.search.bounds.groups import (
     Group,
+    families_below,
+    families_of,
     group_bound,
     grouped,
     late,
@@ -49,6 +51,27 @@ def test_a_group_is_never_slower_than_its_families(seed: int, target: str) -> No
                 assert floor <= own
                 compared += bound > 0
     assert compared or target == "flagscale"
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "megatron", "torch", "flagscale"])
+def test_families_below_a_cutoff_are_those_of_groups_below_it(target: str) -> None:
+    """In the same order; the others have no lower bound than is said, and none is listed that is above."""
+    estimator, limits, row = Estimator(*three_pools(2)), Limits(), TARGETS[target]
+    for name, partition in network_partitions(estimator, row).items():
+        every = families_of(row, name, partition, limits)
+        bound = {
+            family: group_bound(group, partition.bounds)
+            for group in grouped(every)
+            for family in group.families
+        }
+        values = sorted(value for value in bound.values() if value < inf) or [1.0]
+        for cutoff in (0.0, values[len(values) // 2], values[-1], inf):
+            below = families_below(row, name, partition, limits, cutoff)
+            wanted = [family for family in every if row.dp_per_stage or bound[family] < cutoff]
+            assert below.families == (every if cutoff == inf else wanted)
+            left = [value for family, value in bound.items() if family not in {*below.families}]
+            assert below.least <= min(left, default=inf)
+            assert below.least >= cutoff or row.dp_per_stage
 
 
 def test_families_of_per_stage_degrees_have_parts_with_the_same() -> None:

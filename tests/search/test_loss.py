@@ -259,9 +259,11 @@ def test_bounds_end_with_the_time() -> None:
     built: list[ModelSpec] = []
     original = Estimator.__init__
 
-    def counted(self: Estimator, cluster: ClusterSpec, trained: ModelSpec, known: Calibration) -> None:
+    def counted(
+        self: Estimator, cluster: ClusterSpec, trained: ModelSpec, known: Calibration, **options: bool
+    ) -> None:
         built.append(trained)
-        original(self, cluster, trained, known)
+        original(self, cluster, trained, known, **options)
 
     subs = sub_cluster_candidates(ranked(spec), model)[-1:]
     with patch.object(Estimator, "__init__", counted):

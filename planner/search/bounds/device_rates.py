@@ -72,8 +72,7 @@ class DeviceRates:
         limits = replace(self.limits, target=row.name, tp=(tp,))
         for seen in networks(row, estimator.topology).values():
             if pools := wide_pools(Topology(seen), tp):
-                wide = Estimator(widened(seen, pools), estimator.model, estimator.calibration)
-                yield DeviceRates(wide, limits)
+                yield DeviceRates(estimator.part(widened(seen, pools)), limits)
 
     def least_over_nodes(self, devices: Mapping[Key, int]) -> dict[tuple[str, int], float]:
         """No step of plans with such replicas is shorter, by (target, degree): the least over the networks."""

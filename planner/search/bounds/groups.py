@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from math import inf
 
-from planner.capabilities import Capabilities
+from planner.capabilities import Capabilities, Recompute
 from planner.cost.estimate import Estimator
+from planner.dims.context import contexts
 from planner.frozen import dataclass
 from planner.search.bounds.best import FamilyBounds
 from planner.search.bounds.rates import FreeRate
@@ -25,6 +26,15 @@ Families = list[tuple[float, Family]]
 
 LISTED_AT_ONCE = 4096
 """Families between two looks at the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """Families whose groups may have plans below a cutoff."""
+
+    families: list[Family]
+    least: float
+    """No plan of the other families is faster; infinite without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +85,12 @@ def families_of(
     *,
     one_degree: bool = False,
     check: Callable[[], None] | None = None,
+    wanted: Callable[[Recompute | None, int, int], bool] | None = None,
 ) -> list[Family]:
-    """All families of a target in a partition of this name; ``check`` as in ``searched``."""
+    """Families of a target in a partition of this name; ``check`` as in ``searched``, ``wanted`` as in ``families``."""
     model = partition.estimator.model
     room = StateRoom(row, partition.estimator)
-    items = families(row, limits, model, partition.device_types, network, room.holds)
+    items = families(row, limits, model, partition.device_types, network, room.holds, wanted)
     if one_degree:
         items = (part for family in items for part in uniform(family, limits, model, partition.device_types))
     found: list[Family] = []
@@ -88,6 +99,45 @@ def families_of(
             check()
         found += part
     return found
+
+
+def families_below(
+    row: Capabilities,
+    network: str,
+    partition: NetworkPartition,
+    limits: Limits,
+    cutoff: float,
+    *,
+    check: Callable[[], None] | None = None,
+) -> Below:
+    """Those of ``families_of`` in groups with a bound below the cutoff, of which the others are not even listed."""
+    model, bounds = partition.estimator.model, dict[tuple[Recompute | None, int, int], float]()
+    if cutoff == inf or row.dp_per_stage or model.experts is not None:
+        return Below(families_of(row, network, partition, limits, check=check), inf)
+
+    def least_of(recompute: Recompute | None, tp: int, size: int) -> Iterator[float]:
+        for context in contexts(row, model, tp, limits.cp):
+            one = Family(
+                target=row.name,
+                zero=min(*row.zero_without_pipeline, *row.zero_with_pipeline),
+                recompute=recompute,
+                tp=tp,
+                dp=context.ways,
+                batch=size,
+                micro_batches=model.training.global_batch // size,
+                network=network,
+                context=context,
+            )
+            yield group_bound(Group((one,)), partition.bounds)
+
+    def wanted(recompute: Recompute | None, tp: int, size: int) -> bool:
+        key = recompute, tp, size
+        if key not in bounds:
+            bounds[key] = min(least_of(*key), default=inf)
+        return bounds[key] < cutoff
+
+    found = families_of(row, network, partition, limits, check=check, wanted=wanted)
+    return Below(found, min((bound for bound in bounds.values() if bound >= cutoff), default=inf))
 
 
 def grouped(items: Iterable[Family]) -> tuple[Group, ...]:

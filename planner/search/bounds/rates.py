@@ -23,7 +23,7 @@ from planner.dims.sharding import fills_node
 from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.frozen import dataclass
 from planner.plan.placement import replicas_on
-from planner.plan.values import ReplicaGroup
+from planner.plan.values import ON_DEVICE, WHOLE, WHOLE_EXPERTS, ReplicaGroup
 from planner.search.bounds.node_runs import Nodes, countable
 from planner.search.space.choices import MAX_DEPTH, Choice, Family, Islands, stays_whole, usable_device_types
 from planner.search.space.rings import inside_at_most, measured_between
@@ -258,20 +258,39 @@ class Rates:
     def _find_free_rates(self, family: Family) -> dict[int, list[FreeRate]]:
         """The same for all sizes of a micro-batch that divide the batch, by size."""
         assert family.tp is not None
-        sizes, pricer = divisors(self.estimator.model.training.global_batch), self.pricer(family)
-        sequences, shape = cast("int", np.array(sizes)), self._shape(family, family.tp)
+        row = TARGETS[family.target]
+        # Families of a group shard and keep on hosts what they like.
+        least = family._replace(
+            zero=min(*row.zero_without_pipeline, *row.zero_with_pipeline), offload=ON_DEVICE
+        )
+        sizes = divisors(self.estimator.model.training.global_batch)
         found: dict[int, list[FreeRate]] = {size: [] for size in sizes}
         for device_type in self.device_types:
             slots = device_type.replicas(family.tp) if device_type.holds(family.tp) else 0
             if slots:
-                group = self._group(family, device_type, family.tp, 1)
-                micro = pricer.micro_batch(shape, group, sequences, ALONE)
-                seconds = as_array(micro.seconds - micro.host_seconds)
-                ends = (as_array(end) / seconds for end in pricer.ends_seconds(shape, group, sequences))
-                columns = (column.tolist() for column in np.broadcast_arrays(1 / seconds, *ends))
-                for each, rate, embedding, head in zip(found.values(), *columns, strict=True):
-                    each.append(FreeRate(slots, rate, embedding, head))
+                rates = self._replica_rates(least, device_type, sizes)
+                for each, rate in zip(found.values(), rates, strict=True):
+                    each.append(FreeRate(slots, *rate))
         return found
+
+    def _replica_rates(
+        self, family: Family, device_type: DeviceType, sizes: Sequence[int]
+    ) -> list[tuple[float, float, float]]:
+        """The fields of ``FreeRate`` but the first, whatever the number of devices, by size of a micro-batch."""
+        assert family.tp is not None
+        alike = family._replace(dp=None, batch=0, micro_batches=0, network="", shard_size=None, stage_nodes=1)
+        key = "free rates", alike, device_type.kind
+        known = self.estimator.of_devices
+        if family.context != WHOLE or family.folding != WHOLE_EXPERTS or key not in known:
+            pricer, shape = self.pricer(family), self._shape(family, family.tp)
+            sequences = cast("int", np.array(sizes))
+            group = self._group(family, device_type, family.tp, 1)
+            micro = pricer.micro_batch(shape, group, sequences, ALONE)
+            seconds = as_array(micro.seconds - micro.host_seconds)
+            ends = (as_array(end) / seconds for end in pricer.ends_seconds(shape, group, sequences))
+            columns = (column.tolist() for column in np.broadcast_arrays(1 / seconds, *ends))
+            known[key] = list(zip(*columns, strict=True))
+        return cast("list[tuple[float, float, float]]", known[key])
 
     def nodes_of(self, group: ReplicaGroup) -> float:
         """The part of a node that a stage on these devices takes at least; 1 for one on several nodes."""

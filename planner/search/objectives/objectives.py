@@ -290,7 +290,7 @@ class SubClusterCandidates(Slices[Candidate]):
         """The estimator of a sub-cluster."""
         if candidate.sub.cluster is self.estimator.cluster:
             return self.estimator
-        return Estimator(candidate.sub.cluster, self.estimator.model, self.estimator.calibration)
+        return self.estimator.part(candidate.sub.cluster)
 
     @property
     def nothing_fits(self) -> bool:

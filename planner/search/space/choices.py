@@ -239,10 +239,12 @@ def families(
     device_types: tuple[DeviceType, ...],
     network: str = "",
     holds: Callable[[int, Offload, int, int, Folding], bool] | None = None,
+    wanted: Callable[[Recompute | None, int, int], bool] | None = None,
 ) -> Iterator[Family]:
     """Outer choices of a target whose replicas all process equal micro-batches.
 
     ``holds`` is False for what has no room whatever the stages: (ZeRO, offload, tp, dp, folding) of families with one.
+    ``wanted`` is False for what nobody asks for: (recomputation, tp, sequences of a micro-batch), again with one.
     """
 
     @cache
@@ -314,9 +316,12 @@ def families(
         for tp in degrees:
             replicas = sum(device_type.replicas(tp) for device_type in device_types)
             for dp, batch, context in equal_steps(row, model, tp, replicas, limits):
-                yield from each(recompute, tp, dp, batch, context)
+                if wanted is None or wanted(recompute, tp, batch * context.ways // dp):
+                    yield from each(recompute, tp, dp, batch, context)
             if row.fewer_steps_zero and allowed((1,), limits.cp):
                 for dp, batch in unequal_steps(model, replicas, limits):
+                    if wanted is not None and not wanted(recompute, tp, batch // dp):
+                        continue
                     for family in each(recompute, tp, dp, batch):
                         if family.zero in row.fewer_steps_zero and family.folding == WHOLE_EXPERTS:
                             yield family

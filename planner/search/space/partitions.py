@@ -125,8 +125,7 @@ def _restricted(estimator: Estimator, cluster: ClusterSpec, pools: tuple[str, ..
     kept = tuple(pool for pool in cluster.pools if pool.name in pools)
     if cluster is estimator.cluster and len(kept) == len(cluster.pools):
         return estimator
-    part = cluster.model_copy(update={"pools": kept})
-    return Estimator(part, estimator.model, estimator.calibration)
+    return estimator.part(cluster.model_copy(update={"pools": kept}))
 
 
 def networks(row: Capabilities, topology: Topology) -> dict[str, ClusterSpec]:
