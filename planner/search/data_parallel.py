@@ -12,7 +12,7 @@ and no ring gets faster by further members.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
 from heapq import heappop, heappush
@@ -244,6 +244,10 @@ class Shares:
             enough = self.choice.group_size is None or sum(part.high) > self.choice.group_size
             if enough and sum(part.high) > 0 and sum(part.low) <= self.batch:
                 yield part
+
+    def least(self, box: Box) -> float:
+        """No shares of devices in the box are faster, whatever fits and whatever they send."""
+        return least_seconds(self.choice, self.estimator, zip(self.device_types, box.high, strict=True))
 
     def bound(self, box: Box) -> float:
         """No shares of devices in the box are faster; infinite where there are none."""
@@ -821,14 +825,35 @@ def _passes(pricer: Pricer, pool: str, gpu: str, recompute: Recompute, tp: int, 
     return _Growing(pricer, pricer.topology.device_type(pool, gpu), recompute, tp, zero)
 
 
+@derived
 def most_sequences_per_second(
-    pricer: Pricer, device_type: DeviceType, recompute: Recompute, tp: int
+    estimator: Estimator, target_name: str, of: tuple[str, str], recompute: Recompute, tp: int
 ) -> float:
-    """What a replica that has the whole model does at best, whatever fits and without traffic between replicas."""
-    model = pricer.model
-    most = min(model.training.global_batch, most_offered(model))
-    seconds = _passes(pricer, *device_type.key, recompute, tp).first(most).seconds
-    return float((np.arange(1, most + 1) / seconds).max())
+    """What a replica of these devices, by (pool, gpu), that has the whole model does at best.
+
+    Whatever fits, and without traffic between replicas.
+    """
+    device_type, known = estimator.topology.device_type(*of), estimator.of_devices
+    key = "whole replicas", target_name, device_type.kind, recompute, tp
+    if key not in known:
+        most = min(estimator.model.training.global_batch, most_offered(estimator.model))
+        passes = _passes(estimator.pricer(target_name), *of, recompute, tp).first(most)
+        known[key] = float((np.arange(1, most + 1) / passes.seconds).max())
+    return cast("float", known[key])
+
+
+def least_seconds(
+    choice: DataParallel, estimator: Estimator, replicas: Iterable[tuple[DeviceType, int]]
+) -> float:
+    """No shares of so many replicas of each type are faster, whatever fits and whatever they send."""
+    rate = sum(
+        count
+        * most_sequences_per_second(estimator, choice.target, device_type.key, choice.recompute, choice.tp)
+        for device_type, count in replicas
+        if count
+    )
+    # T >= sequences / sum of what the replicas do of them a second
+    return estimator.model.training.global_batch / rate if rate else float("inf")
 
 
 def added_by(ends: Sequence[Seconds]) -> Added:

@@ -31,7 +31,7 @@ from planner.search.bounds.groups import (
 )
 from planner.search.bounds.peak import floor_seconds
 from planner.search.bounds.states import targets_with_room
-from planner.search.data_parallel import DataParallel, Shares
+from planner.search.data_parallel import DataParallel, Shares, least_seconds
 from planner.search.data_parallel import choices as data_parallel_choices
 from planner.search.deadline import Deadline, Struck
 from planner.search.elsewhere import ChoiceElsewhere, Elsewhere, OtherProcess, Scene, Start, step_all
@@ -603,10 +603,10 @@ class Explorer:
         self._over_nodes = rates.least_over_nodes(devices)
 
     def _open_shares(self, row: Capabilities, name: str, partition: NetworkPartition) -> None:
-        types = partition.estimator.topology.device_types
-        devices = {device_type.key: device_type.devices for device_type in types}
-        for choice in data_parallel_choices(row, self.limits, partition.estimator):
-            least = self._rates.least_of(choice, devices) if self._rates else 0.0
+        seen = partition.estimator
+        for choice in data_parallel_choices(row, self.limits, seen):
+            replicas = ((each, each.replicas(choice.tp)) for each in partition.device_types)
+            least = least_seconds(choice, seen, replicas)
             self._push(max(self._floor, least), replace(choice, network=name))
             self.candidates += 1
 

@@ -12,7 +12,6 @@ from planner.cost.training import devices_of
 from planner.model.spec import ExpertsSpec
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.peak import floor_seconds
-from planner.search.data_parallel import DataParallel
 from planner.search.explorer import Explorer
 from planner.search.incumbent import Met
 from planner.search.objectives.objectives import GoalRates, seconds_at
@@ -77,7 +76,7 @@ def test_embedding_and_head_may_be_on_unlike_devices() -> None:
     """Each counts as the layers that it takes where that is least; a device alone has the whole model to itself."""
     own = rates(Goal()).devices
     own._layers = {("a", "A100"): 10.0, ("b", "A100"): 20.0}
-    own._whole = {("torch", "none", 1): {("a", "A100"): 0.1, ("b", "A100"): 4.0}}
+    own._whole = {("a", "A100"): 0.1, ("b", "A100"): 4.0}
     vars(own)["_ends"] = {("a", "A100"): 0.1, ("b", "A100"): 0.2}, {("a", "A100"): 0.4, ("b", "A100"): 0.1}
     layers = own.estimator.model.layers
     assert own.least_seconds({("a", "A100"): 1}) == pytest.approx(64 * (layers + 1 + 4) / 10)
@@ -86,8 +85,6 @@ def test_embedding_and_head_may_be_on_unlike_devices() -> None:
         64 / (2 * 10 / (layers + 3) + 4)
     )
     assert own.least_seconds({("a", "A100"): 1, ("b", "A100"): 0}) == own.least_seconds({("a", "A100"): 1})
-    assert own.least_of(DataParallel(target="torch", zero=3, recompute="none"), {("b", "A100"): 2}) == 64 / 8
-    assert own.least_of(DataParallel(target="torch", zero=3, recompute="full"), {("b", "A100"): 2}) == 0.0
 
 
 def test_free_devices_never_reach_a_price() -> None:

@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from planner.capabilities import Capabilities, Recompute
+from planner.capabilities import Capabilities
 from planner.cluster.multi_node import widened
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
@@ -21,7 +21,7 @@ from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.placement import replicas_on
 from planner.search.bounds.peak import least_seconds
 from planner.search.bounds.rates import Rates
-from planner.search.data_parallel import DataParallel, most_sequences_per_second
+from planner.search.data_parallel import most_sequences_per_second
 from planner.search.space.choices import (
     Family,
     batch_per_replica,
@@ -50,17 +50,15 @@ class DeviceRates:
     def __init__(self, estimator: Estimator, limits: Limits) -> None:
         self.estimator, self.limits = estimator, limits
         self._types = usable_device_types(estimator.topology, estimator.model)
-        self._layers = dict.fromkeys((device_type.key for device_type in self._types), 0.0)
-        """Layers times sequences a second of a device."""
-        self._whole: dict[tuple[str, Recompute, int], dict[Key, float]] = {}
-        """Sequences a second of a device, in replicas that have the whole model and a batch of their own, by (target,
-        recomputation, degree)."""
+        keys = [device_type.key for device_type in self._types]
+        self._layers, self._whole = dict.fromkeys(keys, 0.0), dict.fromkeys(keys, 0.0)
+        """Layers times sequences a second of a device; sequences of one in a replica that has the whole model."""
         self.over_nodes: dict[tuple[str, int], tuple[DeviceRates, ...]] = {}
         """Of devices in replicas that fill several nodes where their own is smaller, by (target, degree): on each
         network that such a job may see, since replicas talk over it."""
         for row in targets_of(limits):
             _raise(self._layers, self._in_replicas(row))
-            self._whole |= {(row.name, *way): rates for way, rates in self._alone(row)}
+            _raise(self._whole, self._alone(row))
             for tp in wide_degrees(row, limits, estimator.model, estimator.topology):
                 self.over_nodes[row.name, tp] = tuple(self._over_nodes(row, tp))
         for wide in chain.from_iterable(self.over_nodes.values()):
@@ -98,13 +96,6 @@ class DeviceRates:
         least = self.estimator.model.training.global_batch / rate if rate else math.inf
         return max(least, least_seconds(self.estimator, devices))
 
-    def least_of(self, choice: DataParallel, devices: Mapping[Key, int]) -> float:
-        """No step of a choice of data parallelism on these devices is shorter; 0 where their rates are not known."""
-        rates = self._whole.get((choice.target, choice.recompute, choice.tp))
-        rate = sum(count * rates.get(key, 0.0) for key, count in devices.items()) if rates else 0.0
-        # T >= sequences / sum of what the devices do of them a second
-        return self.estimator.model.training.global_batch / rate if rate else 0.0
-
     def _sequences_per_second(self, keys: Collection[Key]) -> dict[Key, float]:
         """What a device of each of these types does at best beside the others."""
         able = [key for key in keys if self._layers.get(key, 0.0) > 0]
@@ -113,10 +104,7 @@ class DeviceRates:
             min((end[key] * self._layers[key] for key in able if key in end), default=0.0)
             for end in self._ends
         )
-        best = {key: self._layers.get(key, 0.0) / layers for key in keys}
-        for rates in self._whole.values():
-            best = {key: max(rate, rates.get(key, 0.0)) for key, rate in best.items()}
-        return best
+        return {key: max(self._layers.get(key, 0.0) / layers, self._whole.get(key, 0.0)) for key in keys}
 
     @cached_property
     def _ends(self) -> tuple[dict[Key, float], ...]:
@@ -169,21 +157,17 @@ class DeviceRates:
                     for device_type, rate in zip(able, rates.free_rates(family), strict=True):
                         yield device_type.key, rate.layers * size / (tp * context.ways)
 
-    def _alone(self, row: Capabilities) -> Iterator[tuple[tuple[Recompute, int], dict[Key, float]]]:
-        """Sequences a second of devices in replicas with batches of their own, by recomputation and degree."""
-        model, pricer, wanted = self.estimator.model, self.estimator.pricer(row.name), self.limits.tp
+    def _alone(self, row: Capabilities) -> Iterator[tuple[Key, float]]:
+        """Sequences a second of a device in a replica that has the whole model and a batch of its own."""
+        estimator, wanted = self.estimator, self.limits.tp
         one = (1,) if wanted is None or 1 in wanted else ()
-        degrees = dict.fromkeys((*one, *tp_degrees(row, wanted, model, self._types)))
-        for tp in (tp for tp in degrees if batch_per_replica(row, model, tp)):
+        degrees = dict.fromkeys((*one, *tp_degrees(row, wanted, estimator.model, self._types)))
+        for tp in (tp for tp in degrees if batch_per_replica(row, estimator.model, tp)):
             able = [device_type for device_type in self._types if device_type.per_node >= tp]
-            for recompute in recomputes_of(row, self.limits, model, self._types):
-                yield (
-                    (recompute, tp),
-                    {
-                        device_type.key: most_sequences_per_second(pricer, device_type, recompute, tp) / tp
-                        for device_type in able
-                    },
-                )
+            for way in product(recomputes_of(row, self.limits, estimator.model, self._types), (tp,)):
+                for device_type in able:
+                    rate = most_sequences_per_second(estimator, row.name, device_type.key, *way)
+                    yield device_type.key, rate / tp
 
 
 def _raise(best: dict[Key, float], rates: Iterable[tuple[Key, float]]) -> None:

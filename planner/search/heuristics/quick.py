@@ -6,13 +6,13 @@ They prove nothing; they give the search something to cut with.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, islice
 from math import inf
-from typing import Protocol
+from typing import Literal, Protocol
 
 from planner.capabilities import RECOMPUTES, Schedule
 from planner.cost.estimate import Estimator
@@ -44,6 +44,9 @@ ORDERS_GAIN = 1.4
 FIRST_TRIES, CHEAP_TRIES, CHEAP_SETS = 2, 4, 2
 """The same for both parts of a cheap look; choices that do not fit do not count, and only the best gets other orders,
 in the second."""
+
+_Known = Literal["rates", "one copy", "own"]
+"""Whose bound of a choice of data parallelism is known."""
 
 CHEAP_SHARES = 4
 """Choices of data parallelism that a cheap look takes, those with the least bounds."""
@@ -252,35 +255,42 @@ class _QuickSearch:
     def _by_bound(
         self, choices: Iterable[DataParallel], partition: NetworkPartition
     ) -> Iterator[tuple[Shares, Box | None]]:
-        """Those that may be faster than the fastest plan, by their bounds; that of groups is looked at where that of
-        one copy, which holds for them, is the least of all."""
+        """Those that may be faster than the fastest plan, by their bounds, each looked at where what is known of it is
+        the least of all: what devices do at best, then the bound of one copy, which holds for groups, then their own.
+        """
         alike: dict[DataParallel, list[DataParallel]] = {}
         for choice in choices:
             alike.setdefault(replace(choice, shard_size=None), []).append(choice)
-        heap: list[tuple[float, int, DataParallel, bool]] = []
+        heap: list[tuple[float, int, DataParallel, _Known]] = []
         count = 0
 
-        def push(bound: float, choice: DataParallel, *, own: bool) -> None:
+        def push(bound: float, choice: DataParallel, known: _Known) -> None:
             nonlocal count
             count += 1
-            heappush(heap, (bound, count, choice, own))
+            if bound < inf:
+                heappush(heap, (bound, count, choice, known))
 
-        for whole, members in alike.items():
+        for whole in alike:
             self.deadline.check()
-            bound = self._bound(whole, partition)
-            for choice in members:
-                push(bound, choice, own=choice == whole)
+            push(self._bound(whole, partition, Shares.least), whole, "rates")
         while heap and heap[0][0] < self.seconds:
             self.deadline.check()
-            bound, _, choice, own = heappop(heap)
-            if not own:
-                push(max(bound, self._bound(choice, partition)), choice, own=True)
+            bound, _, choice, known = heappop(heap)
+            if known == "own":
+                yield self._wanted_sets(choice, partition)
                 continue
-            yield self._wanted_sets(choice, partition)
+            bound = max(bound, self._bound(choice, partition, Shares.bound))
+            for member in alike[choice] if known == "rates" else (choice,):
+                push(bound, member, "own" if member == choice else "one copy")
 
-    def _bound(self, choice: DataParallel, partition: NetworkPartition) -> float:
+    def _bound(
+        self,
+        choice: DataParallel,
+        partition: NetworkPartition,
+        bound: Callable[[Shares, Box], float],
+    ) -> float:
         shares, box = self._wanted_sets(choice, partition)
-        return inf if box is None else shares.bound(box)
+        return inf if box is None else bound(shares, box)
 
     def _wanted_sets(self, choice: DataParallel, partition: NetworkPartition) -> tuple[Shares, Box | None]:
         """The sets of a choice of the wanted devices only, with all that must work."""
