@@ -30,6 +30,13 @@ EFFORTS = (400, 4000)
 """Nodes of the first solves of an ILP, which a better choice may make needless before it ends; then no limit."""
 
 
+MOST_APART = 8000
+"""Simplex iterations for ILPs of parts whose devices are decided, in all, before one ILP has all that is left.
+
+Where seven sets of devices fill five stages, all parts of a choice take 4,000; with sixteen stages of four chunks one
+part takes 3,000, and there are thousands."""
+
+
 MANY_SEQUENCES = 50
 """Sequences of islands that are not looked at one by one before the ILP of all of them was tried."""
 
@@ -153,6 +160,8 @@ class OpenChoice:
         self._nodes = [_Node(bound=bound_seconds)]
         self._count = 0
         self._dropped = float("inf")
+        self._apart = 0
+        """Iterations of ILPs of parts whose devices are decided, of stages with the same degrees."""
         self._model: PipelineModel | None = None
 
     @property
@@ -241,8 +250,11 @@ class OpenChoice:
     def _solve(self, model: PipelineModel, node: _Node, effort: int | None) -> None:
         """The ILP of a node, up to so many nodes of its own."""
         solved = model.solve(gap=(1 - SLACK) * self.gap, nodes=effort)
+        if node.part.assigned and self.choice.family.dp is not None:
+            self._apart += solved.iterations
         if solved.status == "infeasible":
             self._dropped = min(self._dropped, self._wanted())
+            self._gather()
             return
         known = False
         if solved.values is not None:
@@ -253,6 +265,14 @@ class OpenChoice:
             self._dropped = min(self._dropped, bound)
         else:
             self._push(replace(node, bound=bound, solved=node.solved + 1))
+        self._gather()
+
+    def _gather(self) -> None:
+        """One ILP for all that is left, where those of parts whose devices are decided take too long each."""
+        if self._apart < MOST_APART or not self._nodes:
+            return
+        bound, self._apart, self._nodes = self._nodes[0].bound, 0, []
+        self._push(_Node(bound=bound, relaxed=True))
 
     def _push(self, node: _Node) -> None:
         self._count += 1

@@ -25,8 +25,10 @@ from planner.search.heuristics import quick
 from planner.search.heuristics.greedy import QUICK, Effort, _Layers, _orders, greedy
 from planner.search.heuristics.quick import FirstPlans, _Ranked, everywhere
 from planner.search.islands import IslandShares
+from planner.search.milp import branching
+from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel
-from planner.search.pipeline import KeptPrograms, OpenChoice
+from planner.search.pipeline import MOST_APART, KeptPrograms, OpenChoice
 from planner.search.space.choices import Choice, Family
 from planner.search.space.device_sets import Box
 from planner.search.values import Limits, Scored, Silent
@@ -34,7 +36,7 @@ from tests.report import examples
 from tests.search.test_first_plans import MEGATRON, opened
 from tests.search.test_greedy import options
 from tests.search.test_near import search as near_search
-from tests.worlds import pool
+from tests.worlds import cluster, gpt, pool
 
 near: Any = pytest.approx
 """Inside tuples and lists too."""
@@ -230,7 +232,8 @@ def test_schedules_of_a_quick_plan(cheap: bool, seconds: float, looks: int) -> N
 def test_sets_of_a_quick_plan() -> None:
     """Six of each choice of data parallelism; two of each of the four with the least bounds at a cheap look.
 
-    Groups get a bound of their own only where that of one copy is among the least.
+    Any bound is looked for only where the rates of devices are among the least, and one of groups only where that of
+    one copy is.
     """
     bounded: list[tuple[int, int | None]] = []
 
@@ -241,6 +244,9 @@ def test_sets_of_a_quick_plan() -> None:
         def __init__(self, choice: DataParallel) -> None:
             self.name = choice.tp, choice.shard_size
             self.sets = SimpleNamespace(within=lambda *_: cast("Box", choice))
+
+        def least(self, box: Box) -> float:
+            return -self.name[0]
 
         def bound(self, box: Box) -> float:
             bounded.append(self.name)
@@ -262,7 +268,7 @@ def test_sets_of_a_quick_plan() -> None:
         ):
             search._shared(choices, cast("NetworkPartition", SimpleNamespace(estimator=None)))
         assert [(call.args[0].name, call.args[2]) for call in best_of.call_args_list] == expected
-    assert sorted(bounded, key=str) == sorted([(tp, None) for tp in range(1, 8)] + [(7, 2), (6, 2)], key=str)
+    assert bounded == [(7, None), (7, 2), (6, None), (6, 2)]
 
 
 def first_plans() -> FirstPlans:
@@ -452,6 +458,53 @@ def test_nodes_of_an_ilp() -> None:
     assert (node.bound, node.solved) == (5.0, 5)
     opened_choice.incumbent = 100.0
     assert opened_choice._wanted() == pytest.approx(100.0 - 0.95 * 2.0)
+
+
+def test_parts_that_take_long_are_left_to_one_ilp() -> None:
+    """Where the devices of stages are decided, and the ILPs have taken as many iterations as they may."""
+    opened = open_choice()
+    one = opened._nodes[0]
+    told = [
+        replace(one, bound=bound, number=number, relaxed=True, part=Subset(assigned=((number, frozenset()),)))
+        for number, bound in enumerate((3.0, 5.0, 4.0, 6.0))
+    ]
+    opened._nodes = told[1:3]
+
+    def solve(gap: float, nodes: int | None) -> Any:
+        return SimpleNamespace(status="infeasible", iterations=MOST_APART - 1)
+
+    model = cast("PipelineModel", SimpleNamespace(solve=solve))
+    opened._solve(model, told[0], 400)
+    assert opened._nodes == told[1:3]
+    opened._nodes.sort()
+    opened._solve(model, one, 400)
+    assert len(opened._nodes) == 2, "an ILP of all parts is no part"
+    opened._solve(model, told[3], 400)
+    ((bound, part, relaxed, solved),) = [
+        (node.bound, node.part, node.relaxed, node.solved) for node in opened._nodes
+    ]
+    assert (bound, part, relaxed, solved) == (4.0, Subset(), True, 0)
+
+
+@pytest.mark.parametrize("most", [0, 300])
+def test_one_ilp_finds_what_its_parts_find(most: int) -> None:
+    """Of stages with several chunks, whose devices are decided first; whenever one takes the place of the others."""
+    spec = cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=4))
+    estimator = Estimator(spec, gpt(16, global_batch=32))
+    family = Family(target="megatron", zero=1, recompute="none", tp=1, dp=2, batch=4, micro_batches=8)
+    choice = Choice(family=family, depth=4, interleave=2)
+    found = []
+    for limit in (10**9, most):
+        with patch.object(pipelines, "MOST_APART", limit), patch.object(branching, "FEW_OPTIONS", 0):
+            opened = OpenChoice(
+                choice, estimator, Limits(gap=0.0), cutoff_seconds=float("inf"), bound_seconds=0.0
+            )
+            while not opened.closed:
+                opened.step(float("inf"))
+        assert opened.best is not None
+        assert opened._apart < limit or limit == most
+        found.append((opened.best.estimate.step_seconds, opened.bound))
+    assert found[0] == (near(found[1][0]), near(found[1][1]))
 
 
 def open_choice() -> OpenChoice:

@@ -6,7 +6,7 @@ They prove nothing; they give the search something to cut with.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from heapq import heapify, heappop, heappush
@@ -272,25 +272,23 @@ class _QuickSearch:
 
         for whole in alike:
             self.deadline.check()
-            push(self._bound(whole, partition, Shares.least), whole, "rates")
+            push(self._bound(whole, partition, rates=True), whole, "rates")
         while heap and heap[0][0] < self.seconds:
             self.deadline.check()
             bound, _, choice, known = heappop(heap)
             if known == "own":
                 yield self._wanted_sets(choice, partition)
                 continue
-            bound = max(bound, self._bound(choice, partition, Shares.bound))
+            bound = max(bound, self._bound(choice, partition))
             for member in alike[choice] if known == "rates" else (choice,):
                 push(bound, member, "own" if member == choice else "one copy")
 
-    def _bound(
-        self,
-        choice: DataParallel,
-        partition: NetworkPartition,
-        bound: Callable[[Shares, Box], float],
-    ) -> float:
+    def _bound(self, choice: DataParallel, partition: NetworkPartition, *, rates: bool = False) -> float:
+        """Of the wanted sets of a choice, by what devices do at best or by all that is known."""
         shares, box = self._wanted_sets(choice, partition)
-        return inf if box is None else bound(shares, box)
+        if box is None:
+            return inf
+        return shares.least(box) if rates else shares.bound(box)
 
     def _wanted_sets(self, choice: DataParallel, partition: NetworkPartition) -> tuple[Shares, Box | None]:
         """The sets of a choice of the wanted devices only, with all that must work."""
