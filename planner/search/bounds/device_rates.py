@@ -63,6 +63,7 @@ class DeviceRates:
                 self.over_nodes[row.name, tp] = tuple(self._over_nodes(row, tp))
         for wide in chain.from_iterable(self.over_nodes.values()):
             _raise(self._layers, wide._layers.items())
+            _raise(self._whole, wide._whole.items())
 
     def _over_nodes(self, row: Capabilities, tp: int) -> Iterator[DeviceRates]:
         """The rates of clusters whose nodes hold such replicas."""

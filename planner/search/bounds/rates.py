@@ -279,9 +279,10 @@ class Rates:
         """The fields of ``FreeRate`` but the first, whatever the number of devices, by size of a micro-batch."""
         assert family.tp is not None
         alike = family._replace(dp=None, batch=0, micro_batches=0, network="", shard_size=None, stage_nodes=1)
-        key = "free rates", alike, device_type.kind
-        known = self.estimator.of_devices
-        if family.context != WHOLE or family.folding != WHOLE_EXPERTS or key not in known:
+        key, known = ("free rates", alike, device_type.kind), self.estimator.of_devices
+        # What is divided over several replicas travels between nodes, too.
+        alone = family.context == WHOLE and family.folding == WHOLE_EXPERTS
+        if key not in known or not alone:
             pricer, shape = self.pricer(family), self._shape(family, family.tp)
             sequences = cast("int", np.array(sizes))
             group = self._group(family, device_type, family.tp, 1)
