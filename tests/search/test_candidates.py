@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from unittest.mock import patch
 
 import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, LayerPoint
 from planner.cost.estimate import Estimator
+from planner.cost.stage import Pricer
 from planner.cost.training import devices_of
 from planner.model.spec import ExpertsSpec
 from planner.search.bounds.device_rates import DeviceRates
 from planner.search.bounds.peak import floor_seconds
+from planner.search.data_parallel import most_offered
 from planner.search.explorer import Explorer
 from planner.search.incumbent import Met
 from planner.search.objectives.objectives import GoalRates, seconds_at
@@ -91,6 +94,15 @@ def test_free_devices_never_reach_a_price() -> None:
     """No division by zero."""
     assert seconds_at(3.0, 0.0) == float("inf")
     assert seconds_at(3.0, 2.0) == 1.5
+
+
+def test_few_sizes_of_a_batch_are_looked_at() -> None:
+    """Of a million sequences those that a replica may take at once, not all."""
+    spec = gpt(global_batch=999_983)
+    own = DeviceRates(Estimator(cluster(pool("a")), spec), Limits())
+    with patch.object(Pricer, "ends_seconds", autospec=True, side_effect=Pricer.ends_seconds) as asked:
+        assert own.tokens_per_second()["a", "A100"] > 0
+    assert max(len(call.args[3]) for call in asked.call_args_list) == most_offered(spec) + 1
 
 
 PROBLEMS = (

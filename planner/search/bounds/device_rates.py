@@ -21,7 +21,7 @@ from planner.dims.tensor import splits_sequence, tp_degrees
 from planner.plan.placement import replicas_on
 from planner.search.bounds.peak import least_seconds
 from planner.search.bounds.rates import Rates
-from planner.search.data_parallel import most_sequences_per_second
+from planner.search.data_parallel import most_offered, most_sequences_per_second
 from planner.search.space.choices import (
     Family,
     batch_per_replica,
@@ -111,7 +111,8 @@ class DeviceRates:
     def _ends(self) -> tuple[dict[Key, float], ...]:
         """Device-seconds that the embedding of one sequence, and its head, takes at least, by type."""
         model = self.estimator.model
-        sequences = np.arange(1, model.training.global_batch + 1)
+        batch = model.training.global_batch
+        sequences = np.array(sorted({*divisors(batch), *range(1, min(batch, most_offered(model)) + 1)}))
         least: tuple[dict[Key, float], ...] = {}, {}
         for row in targets_of(self.limits):
             for tp in tp_degrees(row, self.limits.tp, model, self._types):
