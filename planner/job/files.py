@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from typing import TYPE_CHECKING
 
 from planner import __version__
 from planner.cost.shape import chunk_spans
@@ -21,6 +20,9 @@ from planner.files.short_lists import expand_hosts
 from planner.job.job import FILL_IN, LOOPBACK, MASTER_PORT, NOT_NAMED, Job, pool_environment
 from planner.plan.values import Plan
 from planner.targets import in_words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parents[1]
 """Templates stand beside the code that uses them, and are named from here on."""
@@ -40,6 +42,9 @@ class EmittedFile:
 @cache
 def _templates() -> Environment:
     """Comments begin with ``<#``, because shell scripts have ``${#array[@]}``."""
+    # Most commands render nothing.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
