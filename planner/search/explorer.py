@@ -525,7 +525,8 @@ class Explorer:
     def _open(self) -> None:
         self._heap, self.candidates = [], 0
         self._raise_floor()
-        self._first_plan()
+        if self.cutoff_seconds == float("inf"):
+            self._first_plan()
         listed = list(self._listed(whole=True, check=self._first.check_later))
         for row, name, partition, _ in listed:
             self._open_shares(row, name, partition)
