@@ -49,6 +49,18 @@ def test_options_that_measure_nothing(
     assert what in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Is told in a line."""
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr("sys.argv", ["rehearsal", "--folder", str(file / "below")])
+    monkeypatch.setattr("tools.rehearsal.__main__.missing", lambda: "")
+    assert main() == 2
+    assert "Not a directory" in capsys.readouterr().err
+
+
 def test_summary() -> None:
     """Two of three pairs in order reversed, 10 % slower than the best, and the factors over equal batches."""
     assert rank_correlation(ROWS) == pytest.approx(-0.5)

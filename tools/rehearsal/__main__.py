@@ -43,7 +43,11 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as temporary:
         folder = asked.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            print(f"--folder {folder}: {error.strerror}", file=sys.stderr)  # noqa: T201
+            return 2
         if asked.crossover:
             print(_crossed(folder, asked.steps, asked.rounds))  # noqa: T201
             return 0
