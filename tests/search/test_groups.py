@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from planner.capabilities import Capabilities
 from planner.cost.estimate import Estimator
+from planner.search import data_parallel
 from planner.search.bounds.groups import (
     Group,
     families_below,
@@ -23,10 +26,13 @@ from planner.search.bounds.groups import (
 from planner.search.bounds.peak import floor_seconds, least_seconds
 from planner.search.bounds.rates import FreeRate
 from planner.search.deadline import NO_LIMIT, Deadline, Struck
+from planner.search.objectives.candidates import sub_cluster_candidates
 from planner.search.space.choices import Family, families, targets_of
-from planner.search.space.partitions import network_partitions
+from planner.search.space.multi_node import dealt_nodes
+from planner.search.space.partitions import dealt_partitions, network_partitions
 from planner.search.values import Limits
 from planner.targets import TARGETS
+from tests import worlds
 from tests.quick import first
 from tests.search.variants import three_pools
 from tests.worlds import cluster, gpt, pool
@@ -72,6 +78,38 @@ def test_families_below_a_cutoff_are_those_of_groups_below_it(target: str) -> No
             left = [value for family, value in bound.items() if family not in {*below.families}]
             assert below.least <= min(left, default=inf)
             assert below.least >= cutoff or row.dp_per_stage
+
+
+@pytest.mark.parametrize(
+    "problem", [worlds.with_experts, worlds.with_all_at_once, worlds.with_measurements, worlds.with_odd_nodes]
+)
+@pytest.mark.parametrize("seed", first(1, range(4)))
+def test_parts_of_a_cluster_have_the_bounds_of_clusters_of_their_own(
+    problem: Callable[[int], worlds.Problem], seed: int
+) -> None:
+    """What is known of devices of another part, of other numbers or on other nodes, is never taken for theirs."""
+    spec, model, calibration = problem(seed)
+    estimator = Estimator(spec, model, calibration)
+    for sub in sub_cluster_candidates(spec, model, most=8):
+        for row in targets_of(Limits()):
+            part, own = (
+                tuple(bounds_of(row, each))
+                for each in (estimator.part(sub.cluster), Estimator(sub.cluster, model, calibration))
+            )
+            assert part == own
+
+
+def bounds_of(row: Capabilities, estimator: Estimator) -> Iterator[tuple[str, float]]:
+    """Of the groups of a target and of its data parallelism, those on whole nodes and dealt ones."""
+    partitions = {**network_partitions(estimator, row)}
+    for nodes in dealt_nodes(row, Limits(), estimator.model, estimator.topology):
+        partitions |= dealt_partitions(estimator, row, nodes)
+    for name, partition in partitions.items():
+        for group in grouped(families_of(row, name, partition, Limits())):
+            yield name, group_bound(group, partition.bounds)
+        for choice in data_parallel.choices(row, Limits(), partition.estimator):
+            replicas = ((each, each.replicas(choice.tp)) for each in partition.device_types)
+            yield name, data_parallel.least_seconds(choice, partition.estimator, replicas)
 
 
 def test_families_of_per_stage_degrees_have_parts_with_the_same() -> None:
