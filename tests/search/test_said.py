@@ -93,7 +93,7 @@ torch: ZeRO-2: as fast 1.0000
 torch: ZeRO-3: ZeRO gathers +1 % 1.0036
 torch: ZeRO-0: optimizer +4 % 1.0353
 torch: data + tensor: tensor parallel +8 % 1.0800
-torch: pipeline: compute +17 % 1.3501
+torch: pipeline: bubble and sends +45 % 1.5865
 only b: compute +360 %, 1 fewer device 4.7133
 torch: pipeline + tensor: no plan found that fits
 megatron: ZeRO-1 data parallel, a batch per device 0.1564
