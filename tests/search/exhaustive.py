@@ -190,7 +190,8 @@ def fills_nodes(plan: Plan, seen: ClusterSpec) -> bool:
                 full[where] = device_type.per_node // (slot.replicas * slot.tp)
                 if len(slots) > 1:
                     return False
-    return all(stages[where] == most for where, most in full.items())
+    # Without any stage that is dealt it is a plan of other nodes.
+    return bool(full) and all(stages[where] == most for where, most in full.items())
 
 
 def _backups(row: Capabilities, estimator: Estimator, limits: Limits) -> Iterator[Plan]:
