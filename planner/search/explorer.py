@@ -508,9 +508,7 @@ class Explorer:
         if nodes > 1:
             found = [*dealt_families(found, nodes, partition.device_types)]
         partition.bounds.rates.expect(found)
-        for group in grouped(found):
-            self.deadline.check()
-            self._push(max(bound, group_bound(group, partition.bounds)), group)
+        self._open_groups(bound, partition, grouped(found))
 
     def _expand_first(self) -> None:
         """Replace what has the least bound by its parts."""
@@ -536,7 +534,7 @@ class Explorer:
         self._first.promising((group, partition) for _, _, partition, groups in listed for group in groups)
         listed += self._listed(whole=False, check=self.deadline.check)
         for _, _, partition, groups in listed:
-            self._open_groups(partition, groups)
+            self._open_groups(self._floor, partition, groups)
         self._open_others()
         self._taken_bound = float("inf")
 
@@ -611,10 +609,10 @@ class Explorer:
             self._push(max(self._floor, least), replace(choice, network=name))
             self.candidates += 1
 
-    def _open_groups(self, partition: NetworkPartition, groups: tuple[Group, ...]) -> None:
+    def _open_groups(self, bound: float, partition: NetworkPartition, groups: tuple[Group, ...]) -> None:
         for group in groups:
             self.deadline.check()
-            self._push(max(self._floor, group_bound(group, partition.bounds)), group)
+            self._push(max(bound, group_bound(group, partition.bounds)), group)
 
     def _open_apart(self, row: Capabilities, name: str, choices: Choices | None) -> None:
         """Choices that are asked for: of islands, each with a network of its own, or of backup replicas."""
@@ -792,9 +790,7 @@ class Explorer:
                 for choice in data_parallel_choices(item.row, limits, partition.estimator):
                     self._push(bound, replace(choice, network=name))
                     self.candidates += 1
-            for group in grouped(found):
-                self.deadline.check()
-                self._push(max(bound, group_bound(group, partition.bounds)), group)
+            self._open_groups(bound, partition, grouped(found))
 
     def _expand_dealt(self, bound: float, item: DealtStages) -> None:
         """The groups of families in each partition."""

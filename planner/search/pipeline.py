@@ -161,7 +161,7 @@ class OpenChoice:
         self._count = 0
         self._dropped = float("inf")
         self._apart = 0
-        """Iterations of ILPs of parts whose devices are decided, of stages with the same degrees."""
+        """Iterations of ILPs of parts whose devices are decided, of stages with the same degrees, without islands."""
         self._model: PipelineModel | None = None
 
     @property
@@ -250,7 +250,7 @@ class OpenChoice:
     def _solve(self, model: PipelineModel, node: _Node, effort: int | None) -> None:
         """The ILP of a node, up to so many nodes of its own."""
         solved = model.solve(gap=(1 - SLACK) * self.gap, nodes=effort)
-        if node.part.assigned and self.choice.family.dp is not None:
+        if node.part.assigned and self.choice.family.dp is not None and not self.stages.islands:
             self._apart += solved.iterations
         if solved.status == "infeasible":
             self._dropped = min(self._dropped, self._wanted())

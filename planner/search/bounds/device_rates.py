@@ -166,10 +166,10 @@ class DeviceRates:
         degrees = dict.fromkeys((*one, *tp_degrees(row, wanted, estimator.model, self._types)))
         for tp in (tp for tp in degrees if batch_per_replica(row, estimator.model, tp)):
             able = [device_type for device_type in self._types if device_type.per_node >= tp]
-            for way in product(recomputes_of(row, self.limits, estimator.model, self._types), (tp,)):
-                for device_type in able:
-                    rate = most_sequences_per_second(estimator, row.name, device_type.key, *way)
-                    yield device_type.key, rate / tp
+            recomputes = recomputes_of(row, self.limits, estimator.model, self._types)
+            for recompute, device_type in product(recomputes, able):
+                rate = most_sequences_per_second(estimator, row.name, device_type.key, recompute, tp)
+                yield device_type.key, rate / tp
 
 
 def _raise(best: dict[Key, float], rates: Iterable[tuple[Key, float]]) -> None:

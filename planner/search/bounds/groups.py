@@ -119,7 +119,7 @@ def families_below(
         for context in contexts(row, model, tp, limits.cp):
             one = Family(
                 target=row.name,
-                zero=min(*row.zero_without_pipeline, *row.zero_with_pipeline),
+                zero=0,
                 recompute=recompute,
                 tp=tp,
                 dp=context.ways,

@@ -258,11 +258,8 @@ class Rates:
     def _find_free_rates(self, family: Family) -> dict[int, list[FreeRate]]:
         """The same for all sizes of a micro-batch that divide the batch, by size."""
         assert family.tp is not None
-        row = TARGETS[family.target]
         # Families of a group shard and keep on hosts what they like.
-        least = family._replace(
-            zero=min(*row.zero_without_pipeline, *row.zero_with_pipeline), offload=ON_DEVICE
-        )
+        least = family._replace(zero=0, offload=ON_DEVICE)
         sizes = divisors(self.estimator.model.training.global_batch)
         found: dict[int, list[FreeRate]] = {size: [] for size in sizes}
         for device_type in self.device_types:
