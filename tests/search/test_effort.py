@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
+from heapq import heappop
 from itertools import product
 from math import inf
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from planner.search.islands import IslandShares
 from planner.search.milp import branching
 from planner.search.milp.branching import Subset
 from planner.search.milp.model import PipelineModel
-from planner.search.pipeline import MOST_APART, KeptPrograms, OpenChoice
+from planner.search.pipeline import MOST_TOLD, KeptPrograms, OpenChoice
 from planner.search.space.choices import Choice, Family
 from planner.search.space.device_sets import Box
 from planner.search.values import Limits, Scored, Silent
@@ -460,33 +461,26 @@ def test_nodes_of_an_ilp() -> None:
     assert opened_choice._wanted() == pytest.approx(100.0 - 0.95 * 2.0)
 
 
-def test_parts_that_take_long_are_left_to_one_ilp() -> None:
-    """Where the devices of stages are decided, and the ILPs have taken as many iterations as they may."""
+def test_parts_that_are_many_are_left_to_one_ilp() -> None:
+    """Where relaxations tell stages their devices, and these were as many as they may."""
     opened = open_choice()
     one = opened._nodes[0]
-    told = [
-        replace(one, bound=bound, number=number, relaxed=True, part=Subset(assigned=((number, frozenset()),)))
-        for number, bound in enumerate((3.0, 5.0, 4.0, 6.0))
-    ]
-    opened._nodes = told[1:3]
-
-    def solve(gap: float, nodes: int | None) -> Any:
-        return SimpleNamespace(status="infeasible", iterations=MOST_APART - 1)
-
-    model = cast("PipelineModel", SimpleNamespace(solve=solve))
-    opened._solve(model, told[0], 400)
-    assert opened._nodes == told[1:3]
-    opened._nodes.sort()
-    opened._solve(model, one, 400)
-    assert len(opened._nodes) == 2, "an ILP of all parts is no part"
-    opened._solve(model, told[3], 400)
-    ((bound, part, relaxed, solved),) = [
+    parts = [Subset(assigned=((0, frozenset()), (number, frozenset()))) for number in range(2)]
+    bounds = iter((3.5, inf))
+    model = cast(
+        "PipelineModel", SimpleNamespace(relaxed_bound=lambda: next(bounds), parts=lambda part: parts)
+    )
+    opened._told, opened._nodes = MOST_TOLD - 2, [replace(one, bound=4.0, number=7)]
+    opened._relax(model, replace(one, bound=3.0))
+    assert [node.bound for node in opened._nodes] == [3.5, 4.0, 3.5]
+    opened._relax(model, heappop(opened._nodes))
+    ((least, part, relaxed, solved),) = [
         (node.bound, node.part, node.relaxed, node.solved) for node in opened._nodes
     ]
-    assert (bound, part, relaxed, solved) == (4.0, Subset(), True, 0)
+    assert (least, part, relaxed, solved) == (3.5, Subset(), True, 0)
 
 
-@pytest.mark.parametrize("most", [0, 300])
+@pytest.mark.parametrize("most", [1, 9])
 def test_one_ilp_finds_what_its_parts_find(most: int) -> None:
     """Of stages with several chunks, whose devices are decided first; whenever one takes the place of the others."""
     spec = cluster(pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=4))
@@ -495,14 +489,14 @@ def test_one_ilp_finds_what_its_parts_find(most: int) -> None:
     choice = Choice(family=family, depth=4, interleave=2)
     found = []
     for limit in (10**9, most):
-        with patch.object(pipelines, "MOST_APART", limit), patch.object(branching, "FEW_OPTIONS", 0):
+        with patch.object(pipelines, "MOST_TOLD", limit), patch.object(branching, "FEW_OPTIONS", 0):
             opened = OpenChoice(
                 choice, estimator, Limits(gap=0.0), cutoff_seconds=float("inf"), bound_seconds=0.0
             )
             while not opened.closed:
                 opened.step(float("inf"))
         assert opened.best is not None
-        assert opened._apart < limit or limit == most
+        assert opened._told < limit or limit == most
         found.append((opened.best.estimate.step_seconds, opened.bound))
     assert found[0] == (near(found[1][0]), near(found[1][1]))
 

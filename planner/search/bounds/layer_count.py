@@ -145,7 +145,7 @@ class LayerCountBound:
         # Of each pool its device types, and the most neighbours in the pipeline that a node holds: a run.
         held = held or held_by(speeds, layers)
         runs = [(np.flatnonzero(held.pools == pool), most) for pool, (_, most) in nodes.items()]
-        self._runs = [] if mixed else [(types, most) for types, most in runs if types.size]
+        self._runs = [(types, most) for types, most in runs if types.size]
         self._slots, self._seconds, self._each_seconds = held.slots, held.seconds, held.each_seconds
         self._most, self._free = held.most, held.free_bytes
         self._layer_bytes, self._activation_bytes = held.layer_bytes, held.activation_bytes
@@ -448,7 +448,7 @@ class LayerCountBound:
         total, depth = _anywhere(own, slots), own.shape[2]
         run = self._nodes[0][1] if self._nodes else depth
         windows = (depth - 1) // run
-        if windows > 2 * self._mixed:
+        if windows > (0 if self._runs else 2 * self._mixed):
             ahead, behind, both = (
                 fitting(_NEXT, _FIRST, _LAST),
                 fitting(_BEFORE, _FIRST, _LAST),
@@ -463,7 +463,7 @@ class LayerCountBound:
             least = np.sort(
                 (each_side[0] + each_side[1]).reshape(len(total), windows, run).min(axis=2), axis=1
             )
-            total = total - np.ceil(least[:, : windows - 2 * self._mixed].sum(axis=1) - _ROUNDING)
+            total = total - np.ceil(least[:, : max(0, windows - 2 * self._mixed)].sum(axis=1) - _ROUNDING)
             if self._runs:
                 total = np.minimum(total, self._in_runs(own, ahead, behind, both, slots))
         return total
@@ -496,6 +496,8 @@ class LayerCountBound:
                 )
                 several = most > 1
                 ends = np.where(ahead & several, most, first) + np.where(behind & several, most, last)
+                # Next to a mixed stage a run sends less, and this stands on devices of its own.
+                ends = ends + self._mixed * (2 * most + 1)
                 limits = np.where(both | (ahead & behind & several), inf, ends)
                 slots[:, types] = np.minimum(slots[:, types], limits[:, None])
         return slots
@@ -508,7 +510,7 @@ class LayerCountBound:
         A stage holds so many in a run, where one ends, where one begins, and alone, [step][device type][stage].
         """
         own, slots = own.copy(), slots.copy()
-        begins, ends = np.zeros(len(own)), np.zeros(len(own))
+        begins, ends, beside = (np.zeros(len(own)) for _ in range(3))
         for types, most in self._runs:
             after, before, alone = (
                 _loss(own[:, types], held[:, types], self.chunks).min(axis=(1, 2))
@@ -517,13 +519,17 @@ class LayerCountBound:
             # A run of j stages loses >= before + after, and j <= most; one alone loses >= alone.
             each = np.minimum(alone, (before + after) / most) if most > 1 else alone
             useless = each == inf
-            slots[:, types] = np.minimum(slots[:, types], np.where(useless, 2 * most, inf)[:, None])
+            slots[:, types] = np.minimum(
+                slots[:, types], np.where(useless, 2 * most + self._mixed * (2 * most + 1), inf)[:, None]
+            )
             each[useless] = before[useless] = after[useless] = 0.0
             own[:, types] -= each[:, None, None]
             # The first run of j stages loses >= after where j > 1, the last one >= before.
             begins = np.maximum(begins, np.maximum(each, most * each - after))
             ends = np.maximum(ends, np.maximum(each, most * each - before))
-        total = np.floor(_anywhere(own, slots) + begins + ends + _ROUNDING)
+            # A mixed stage and the runs beside it lose nothing, and bear (2 most + 1) each, at most.
+            beside = np.maximum(beside, (2 * most + 1) * each)
+        total = np.floor(_anywhere(own, slots) + begins + ends + self._mixed * beside + _ROUNDING)
         return np.where(slots.sum(axis=1) >= own.shape[2] - _ROUNDING, total, -inf)
 
     def _borders(self, depth: int) -> int:

@@ -65,8 +65,6 @@ class Solved:
     """No solution has a smaller objective."""
     values: Values | None
     """The best solution, if there is one."""
-    iterations: int = 0
-    """Of the simplex method that it took; 0 where the solver does not say."""
 
 
 class Unsolved(Exception):  # noqa: N818  # not an error of the user's
@@ -121,16 +119,14 @@ def solve(
 def _said(program: Program, highs: _Highs, status: str) -> Solved:
     """What HiGHS found in a program."""
     info = highs.model.getInfo()
-    iterations = max(0, info.simplex_iteration_count)
     if status in _INFEASIBLE:
-        return Solved(status="infeasible", bound=float("inf"), values=None, iterations=iterations)
+        return Solved(status="infeasible", bound=float("inf"), values=None)
     bound = info.mip_dual_bound if any(program.whole) else info.objective_function_value
     has_solution = abs(info.objective_function_value) < float("inf") and status not in _NOTHING
     return Solved(
         status="optimal" if status == "kOptimal" else "stopped",
         bound=bound,
         values=highs.values() if has_solution else None,
-        iterations=iterations,
     )
 
 

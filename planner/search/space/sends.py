@@ -121,14 +121,18 @@ def least_sends(
     sends: Callable[[int, int], Sends],
     topology: Topology,
     times: SentWith,
+    mixed: int,
 ) -> tuple[Hops, ...]:
-    """Least sends of a stage of each composition, whatever its neighbours are; ``times`` of one in the middle."""
+    """Least sends of a stage of each composition, whatever its neighbours are; ``times`` of one in the middle.
+
+    Up to ``mixed`` stages are of several device types.
+    """
     everyone = range(len(compositions))
     hops = []
     for own in everyone:
         after = _Side(compositions, own, [sends(own, other) for other in everyone])
         before = _Side(compositions, own, [sends(other, own) for other in everyone])
-        hops.append(_least(after, before, _neighbours(compositions, own, topology), times))
+        hops.append(_least(after, before, _neighbours(compositions, own, topology, mixed), times))
     return tuple(hops)
 
 
@@ -137,16 +141,22 @@ class _Side:
 
     def __init__(self, compositions: Sequence[Composition], own: int, sends: Sequence[Sends]) -> None:
         device_types = [_device_types(groups) for groups in compositions]
+        several = [len(device_type) > 1 and len(device_types[own]) > 1 for device_type in device_types]
         alike = [device_type == device_types[own] and len(device_type) == 1 for device_type in device_types]
         self.apart = min(
             (
-                item.far_seconds if same else min(item.near_seconds, item.far_seconds)
-                for item, same in zip(sends, alike, strict=True)
+                item.far_seconds if same else item.least_seconds
+                for item, same, both in zip(sends, alike, several, strict=True)
+                if not both
             ),
             default=inf,
         )
-        """Where no room on the own node is needed: another node, or other devices."""
-        near = (item.near_seconds for item, same in zip(sends, alike, strict=True) if same)
+        """Where no room on the own node is needed: another node, or other devices, if not several like the own."""
+        near = (
+            item.near_seconds if same else item.least_seconds
+            for item, same, both in zip(sends, alike, several, strict=True)
+            if same or both
+        )
         self.best = min(self.apart, min(near, default=inf))
         self.far = min(
             (item.far_seconds for item, groups in zip(sends, compositions, strict=True) if len(groups) == 1),
@@ -179,10 +189,12 @@ def _device_types(groups: Composition) -> frozenset[tuple[str, str]]:
     return frozenset((group.pool, group.gpu) for group in groups)
 
 
-def _neighbours(compositions: Sequence[Composition], own: int, topology: Topology) -> int:
-    """How many neighbours of the same kind find room on the node of a stage, at most two."""
+def _neighbours(compositions: Sequence[Composition], own: int, topology: Topology, mixed: int) -> int:
+    """How many neighbours of the same kind find room on the node of a stage, or may be mixed as it is; at most two."""
     groups = compositions[own]
     device_type = topology.device_type(groups[0].pool, groups[0].gpu)
+    if len(_device_types(groups)) > 1:
+        return max(0, min(2, mixed - 1))
     if len(groups) > 1 or device_type.nodes == 1:
         return 2
     sizes = (
@@ -238,25 +250,52 @@ def unbatched(groups: Composition) -> Composition:
     return tuple(replace(group, local_batch=1, accumulation_steps=1) for group in groups)
 
 
-def send_divided(estimator: Estimator, first: Composition, last: Composition, replica_bytes: float) -> Sends:
-    """Seconds between two stages of which one stands on parts of several nodes, at least, whichever nodes these are.
+def send_divided(
+    estimator: Estimator,
+    first: Composition,
+    last: Composition,
+    replica_bytes: float,
+    divided: tuple[bool, bool],
+) -> Sends:
+    """Seconds between two stages, at least, of which one or both stand on what others leave of several nodes.
 
-    In one pool a replica and the one that it sends to may share a node; else each is at best the only one on its node.
-    Infinite where one is of several device types: no plan has both.
+    These nodes hold all the stages that they can hold whole, so that no more of its replicas are on one of them than
+    such stages leave over, and some are on other nodes than a stage of their pool that stands on one. Infinite where
+    one is of several device types: no plan has both.
     """
     never = float("inf")
     if len(first) > 1 or len(last) > 1:
         return Sends(near_seconds=never, far_seconds=never)
+    topology = estimator.topology
 
-    def seconds(here: Slot, there: Slot) -> float:
-        hop = send(
-            [here], [there], replica_bytes, estimator.topology, estimator.calibration, estimator.curves
-        )
+    def seconds(here: Sequence[Slot], there: Sequence[Slot]) -> float:
+        hop = send(here, there, replica_bytes, topology, estimator.calibration, estimator.curves)
         return hop.seconds if hop.link else never
 
-    one, other = (one_replica(group) for (group,) in (first, last))
-    if one.pool == other.pool:
-        far = min(seconds(one, other), seconds(one, other._replace(first_node=1)))
-    else:
-        far = seconds(one._replace(nodes=first[0].count), other._replace(nodes=last[0].count))
-    return Sends(near_seconds=never, far_seconds=far)
+    (group,), (other,) = first, last
+    one, two = one_replica(group), one_replica(other)._replace(first_node=1)
+    if group.pool == other.pool and group.gpu == other.gpu:
+        away = 1
+        if not all(divided):
+            per_node = topology.device_type(group.pool, group.gpu).per_node // group.tp
+            away = group.count - per_node % group.count
+        # On one node, or each alone.
+        here, there = (
+            slot._replace(nodes=away) if apart else slot._replace(replicas_per_node=away)
+            for slot, apart in zip((one, two), divided, strict=True)
+        )
+        return Sends(near_seconds=never, far_seconds=seconds([here], [there]))
+    if group.pool == other.pool:
+        return Sends(
+            near_seconds=never, far_seconds=min(seconds([one], [two]), seconds([one], [one_replica(other)]))
+        )
+    try:
+        ends = [
+            [one_replica(groups[0])._replace(nodes=groups[0].count)]
+            if apart
+            else [*place_stages([groups], estimator.cluster)[0]]
+            for groups, apart in zip((first, last), divided, strict=True)
+        ]
+    except PlanError:
+        return Sends(near_seconds=never, far_seconds=never)
+    return Sends(near_seconds=never, far_seconds=seconds(*ends))

@@ -418,7 +418,7 @@ class StageOptions:
         if not self.few_pairs:
             return (Hops(inner_seconds=0.0, outer_seconds=0.0),) * len(self.compositions)
         times = self.pricer.sent_at_least(1, 3, self.choice.interleave)
-        return least_sends(self.compositions, self.sends, self.topology, times)
+        return least_sends(self.compositions, self.sends, self.topology, times, self.most_mixed)
 
     def node_sides(self) -> Iterator[tuple[ReplicaGroup, Sides]]:
         """Sends of a stage of each composition by where its neighbours are, at least; all of one device type."""
@@ -454,8 +454,9 @@ class StageOptions:
         key = (first, last)
         if key not in self._sends:
             (groups, size), (others, _) = self._senders[first], self._senders[last]
-            if self.divided.keys() & {first, last}:
-                self._sends[key] = send_divided(self.estimator, groups, others, size)
+            divided = first in self.divided, last in self.divided
+            if any(divided):
+                self._sends[key] = send_divided(self.estimator, groups, others, size, divided)
             else:
                 self._sends[key] = send_alone(self.estimator, groups, others, size)
         return self._sends[key]
