@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from planner.calibration.values import Calibration, LinkPoint
 from planner.catalog import GpuSpec
-from planner.cluster.spec import ClusterSpec
+from planner.cluster.spec import ClusterSpec, IntraNodeSpec
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.model.spec import LoraSpec, ModelSpec, TowerSpec
@@ -376,7 +376,22 @@ def test_no_random_plan_beats_a_bound(seed: int) -> None:
     """Pipelines on nodes that hold several stages: neither a step nor one micro-batch of theirs is shorter."""
     draw = random.Random(seed)
     target = draw.choice(["megatron", "deepspeed", "torch", "flagscale"])
-    spec, model = on_several_nodes(draw)
+    compare_random_plans(target, *on_several_nodes(draw), draw)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in (*range(3, 32), *range(33, 46)))],
+)
+def test_no_random_plan_of_divided_and_mixed_stages_beats_a_bound(seed: int) -> None:
+    """On nodes of several types that leave devices over: stages on these, and stages of several types."""
+    draw = random.Random(seed)
+    target = draw.choice(["megatron", "deepspeed", "torch"])
+    compare_random_plans(target, *on_odd_nodes(draw), draw)
+
+
+def compare_random_plans(target: str, spec: ClusterSpec, model: ModelSpec, draw: random.Random) -> None:
+    """Bounds of a dozen choices with a few of their plans."""
     estimator, limits = Estimator(spec, model), Limits()
     bounds, device_types = FamilyBounds(estimator), usable_device_types(estimator.topology, model)
     able = [
@@ -423,6 +438,39 @@ def on_several_nodes(draw: random.Random) -> tuple[ClusterSpec, ModelSpec]:
         sequence_length=draw.choice([256, 1024]),
     )
     return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0}), model
+
+
+def on_odd_nodes(draw: random.Random) -> tuple[ClusterSpec, ModelSpec]:
+    """Nodes of 3 to 7 devices of one type to three, on a slow network; wires inside are fast or slow."""
+    gpus = {
+        name: GpuSpec(
+            name=name,
+            memory_gib=draw.choice([3, 40]),
+            memory_bandwidth_gBps=900,
+            tflops={"fp16": draw.choice([65, 200, 312])},
+        )
+        for name in "ABC"
+    }
+    pools = [
+        pool(
+            name.lower(),
+            name,
+            nodes=draw.randint(1, 4),
+            per_node=draw.choice([1, 3, 4, 5, 7]),
+            cards=1,
+            gbps=draw.choice([2.0, 10.0, 100.0]),
+        ).model_copy(update={"intra_node": IntraNodeSpec(bandwidth_gBps=draw.choice([1, 20, 300]))})
+        for name in "ABC"[: draw.choice([1, 2, 2, 3])]
+    ]
+    model = gpt(
+        draw.randint(8, 20),
+        draw.choice([512, 1024, 2048]),
+        8,
+        global_batch=draw.choice([12, 16, 64]),
+        sequence_length=draw.choice([256, 1024]),
+    )
+    used = {name: gpus[name] for each in pools for name in each.devices}
+    return cluster(*pools, gpus=used).model_copy(update={"reserve_gib": 0.0}), model
 
 
 def random_plans(stages: StageOptions, draw: random.Random) -> Iterator[Scored]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from planner.calibration.values import Calibration, LinkPoint
@@ -153,3 +155,60 @@ def test_the_ring_of_stages_on_what_others_leave() -> None:
     slow = divided_ring(group("p", "A100", count=2), measured, kernels)
     assert slow.bytes_per_second == pytest.approx(2e6)
     assert slow.latency_seconds == 0.0
+
+
+def megatron(estimator: Estimator, dp: int, depth: int) -> StageOptions:
+    """All stages of so many replicas of one device."""
+    family = Family(target="megatron", zero=1, recompute="none", tp=1, dp=dp, batch=dp, micro_batches=8)
+    return StageOptions(Choice(family=family, depth=depth, interleave=1), estimator, Limits())
+
+
+def test_replicas_that_leave_a_node_share_its_card() -> None:
+    """Of four on a node two at least, where six devices are one; all to another pool; one among stages so divided."""
+    pools = (
+        pool("p", nodes=5, per_node=6, cards=1, gbps=10),
+        pool("q", "V100", nodes=2, per_node=4, gbps=10, cards=1),
+    )
+    stages = megatron(Estimator(cluster(*pools), gpt(16, 2048, 16, global_batch=64)), 4, 9)
+    names = [tuple(each.pool for each in groups) for groups in stages.compositions]
+    whole, other = names.index(("p",)), names.index(("q",))
+    (divided,) = stages.divided
+    assert (stages.divided[divided], stages.most_stages(divided)) == (5, 2)
+    pairs = [
+        (whole, whole),
+        (whole, divided),
+        (divided, whole),
+        (other, divided),
+        (divided, other),
+        (divided, divided),
+    ]
+    seconds = [stages.sends(*pair) for pair in pairs]
+    assert {each.near_seconds for each in seconds} == {inf}
+    assert [each.far_seconds / seconds[0].far_seconds for each in seconds] == pytest.approx(
+        [1, 1 / 2, 1 / 2, 1, 1, 1 / 4], rel=0.02
+    )
+
+
+@pytest.mark.parametrize("pools", [2, 3, 4])
+def test_mixed_stages_are_few(pools: int) -> None:
+    """Of two device types one is mixed, which has no such neighbour; of three types one of two, of four both."""
+    kinds = [pool(name, nodes=3, per_node=3, cards=1, gbps=10) for name in "abcd"[:pools]]
+    stages = megatron(Estimator(cluster(*kinds), gpt(16, 2048, 16, global_batch=64)), 2, 8)
+    assert stages.most_mixed == pools - 1
+    mixed = [number for number in range(len(stages.compositions)) if stages.is_mixed(number)]
+    assert mixed
+    times = stages.pricer.sent_at_least(1, 3, 1)
+    for own in mixed:
+        least = [
+            min(stages.sends(*pair).least_seconds for pair in pairs)
+            for others in (mixed, sorted({*range(len(stages.compositions))} - {*mixed}))
+            for pairs in ([(own, other) for other in others], [(other, own) for other in others])
+        ]
+        (near_after, near_before), (after, before) = least[:2], least[2:]
+        ways = [(after, before), (min(after, near_after), before), (after, min(before, near_before))]
+        ways.append((min(after, near_after), min(before, near_before)))
+        allowed = [
+            times.forward_to_next * one + times.before * two for one, two in ways[: (1, 3, 4)[pools - 2]]
+        ]
+        assert stages.hops[own].inner_seconds == pytest.approx(min(allowed))
+        assert min(near_after, near_before) < after / 4
