@@ -154,7 +154,7 @@ class LayerCountBound:
         self._backward = held.backward
         inner = chunks * np.array([item.inner_seconds for item in hops])
         outer = chunks * np.array([item.outer_seconds for item in hops])
-        self._inner, self._outer = float(inner.min()), float(outer.min())
+        self._inner, self._outer = inner, outer
         # What a stage does beside its layers: in the middle, as the first and as the last one, and at a crossing.
         (first, last), (first_tail, last_tail), tied = held.ends, held.end_tails, held.tied
         if is_v_shaped(schedule):
@@ -478,7 +478,7 @@ class LayerCountBound:
         # Those before a stage hold what it and those behind it do not, and a first chunk is none of the smaller ones.
         behind = np.cumsum(most[:, ::-1], axis=1)[:, ::-1]
         layers = np.maximum(ahead, np.maximum(0.0, self.layers - behind) / self.chunks)
-        sends = ahead * min(self._inner, self._outer) / self.chunks
+        sends = ahead * float(min(self._inner.min(), self._outer.min())) / self.chunks
         seconds: Numbers = layers * float(self._seconds.min()) + sends
         return seconds
 
@@ -543,11 +543,13 @@ class LayerCountBound:
 
     def _border_seconds(self, borders: Numbers) -> float:
         """What a border adds to the sends of one micro-batch, at least; [field of ``Borders``][device type]."""
-        ahead, behind, both, first, last = borders.min(axis=1)
-        both = (both - self._inner) / 2
-        sender = min(ahead - self._inner, both, first - self._outer)
-        receiver = min(behind - self._inner, both, last - self._outer)
-        return float(max(0.0, sender) + max(0.0, receiver))
+        ahead, behind, both = borders[:3] - self._inner
+        first, last = borders[3:] - self._outer
+        sender, receiver = (
+            float(np.minimum.reduce([np.minimum(one, end), both / 2]).min())
+            for one, end in ((ahead, first), (behind, last))
+        )
+        return max(0.0, sender) + max(0.0, receiver)
 
     def _lost(self, held: Numbers, least: Numbers) -> Numbers:
         """Layers that the stages at a crossing cannot hold, at least, [step]; infinite where no two can be at one.
@@ -577,17 +579,21 @@ class LayerCountBound:
         return whole
 
     def _fixed(self, depth: int) -> float:
-        """Seconds of one micro-batch through sends, ends, and the layers that every stage has, on the fastest slots."""
+        """Seconds of one micro-batch through sends, ends, and the layers that every stage has, on the best slots."""
+        each = self.chunks * self._seconds + self._inner
+        order = np.argsort(each)
+        every = float((_taken(self._slots[order], depth) * each[order]).sum())
+        # The first and the last stage send to one side.
+        one_side = float(np.maximum(0.0, self._inner - self._outer).max())
         borders = self._borders(depth)
-        sends = (depth - 2) * self._inner + 2 * self._outer + (borders * self._border if borders else 0.0)
+        seconds = every - 2 * one_side + (borders * self._border if borders else 0.0)
         if self.crossing is not None:
             # Two stages are at the crossing, and send to another side too.
-            kept = max(0.0, (depth - 4) * self._inner + 4 * self._outer)
-            more = max(0, borders - 2)
+            work = self.chunks * float((_taken(self._slots, depth) * self._seconds).sum())
+            kept, more = max(work, every - 4 * one_side), max(0, borders - 2)
             kept += more * self._border if more else 0.0
-            sends = max(sends, kept + 2 * self.chunks * self.crossing.seconds)
-        work = float((_taken(self._slots, depth) * self._seconds).sum())
-        return sends + self._ends + self.chunks * work
+            seconds = max(seconds, kept + 2 * self.chunks * self.crossing.seconds)
+        return seconds + self._ends
 
     def _rest(self, most: Numbers, slots: Numbers, depth: int) -> Numbers:
         """Seconds of one micro-batch through all other layers: on the fastest slots, as many as these hold."""
