@@ -249,7 +249,9 @@ def test_layers_are_counted_close_to_the_fastest_cut() -> None:
         depth = draw.randint(2, min(3, int(kinds[0].slots + kinds[1].slots)))
         slow = RequiredSend(seconds=send + draw.uniform(0.1, 2), parts=(0, 1))
         for name, crossing in (("plain", None), ("slow", slow)):
-            least = fastest(kinds, layers, depth, steps, 0.4, send, crossing.seconds if crossing else None)
+            least = fastest(
+                kinds, layers, depth, steps, 0.4, [send] * 2, crossing.seconds if crossing else None
+            )
             bound = counted(kinds, [hops(2 * send, send)] * 2, layers, steps, crossing=crossing).bound(depth)
             if least < inf:
                 shares[name].append(bound / least)

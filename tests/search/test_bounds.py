@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import Calibration, LinkPoint
-from planner.catalog import GpuSpec
-from planner.cluster.spec import ClusterSpec, IntraNodeSpec
+from planner.catalog import GpuSpec, IntraNodeSpec
+from planner.cluster.spec import ClusterSpec
 from planner.cost.estimate import Estimator
 from planner.cost.shape import Shape
 from planner.model.spec import LoraSpec, ModelSpec, TowerSpec

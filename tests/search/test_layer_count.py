@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations, product
 from math import inf
@@ -41,7 +42,7 @@ def fastest(
     depth: int,
     steps: int,
     share: float,
-    send: float,
+    send: Sequence[float],
     crossing: float | None,
 ) -> float:
     """The least end over all orders of the types and all cuts; with ``crossing``, of those that use two types."""
@@ -65,7 +66,7 @@ def _end(
     counts: tuple[int, ...],
     steps: int,
     share: float,
-    send: float,
+    send: Sequence[float],
     crossing: float | None,
 ) -> float:
     forward, backward = [], []
@@ -77,7 +78,7 @@ def _end(
         sends = [
             0.0
             if not 0 <= other < len(order)
-            else send
+            else send[device_type]
             if order[other] == device_type or crossing is None
             else crossing
             for other in (stage + 1, stage - 1)
@@ -110,13 +111,14 @@ def test_no_cut_ends_sooner(seed: int) -> None:
         key=lambda item: item.layer_seconds,
     )
     depth = draw.randint(2, min(3, int(speeds[0].slots + speeds[1].slots)))
-    steps, send = draw.choice((1, 2, 4, 9)), draw.choice((0.0, 0.2))
-    hops = [Hops(inner_seconds=2 * send, outer_seconds=send)] * 2
+    steps, send = draw.choice((1, 2, 4, 9)), [draw.choice((0.0, 0.2))] * 2
+    send[1] += random.Random(f"sends {seed}").choice((0.0, 0.1, 1.0))
+    hops = [Hops(inner_seconds=2 * each, outer_seconds=each) for each in send]
     counted = LayerCountBound(speeds, hops, layers, steps, 1)
     least = fastest(speeds, layers, depth, steps, share, send, None)
     for cutoff in (inf, *((0.9 * least, least * (1 + 1e-9), 1.3 * least) if least < inf else ())):
         assert counted.bound(depth, cutoff=cutoff) <= least * (1 + 1e-9)
-    slow = send + draw.uniform(0.1, 2)
+    slow = max(send) + draw.uniform(0.1, 2)
     crossing = RequiredSend(seconds=slow, parts=(0, 1))
     found = LayerCountBound(speeds, hops, layers, steps, 1, crossing).bound(depth)
     assert found <= fastest(speeds, layers, depth, steps, share, send, slow) * (1 + 1e-9)
