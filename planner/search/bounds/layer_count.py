@@ -154,7 +154,7 @@ class LayerCountBound:
         self._backward = held.backward
         inner = chunks * np.array([item.inner_seconds for item in hops])
         outer = chunks * np.array([item.outer_seconds for item in hops])
-        self._inner, self._outer = inner, outer
+        self._inner, self._outer = float(inner.min()), float(outer.min())
         # What a stage does beside its layers: in the middle, as the first and as the last one, and at a crossing.
         (first, last), (first_tail, last_tail), tied = held.ends, held.end_tails, held.tied
         if is_v_shaped(schedule):
@@ -164,7 +164,9 @@ class LayerCountBound:
             tied = np.zeros_like(tied)
         borders = chunks * np.array([item.borders.each for item in hops]).T
         beside = [inner, outer + first, outer + last, *borders[:3], borders[3] + first, borders[4] + last]
-        self._border = self._border_seconds(borders)
+        # Of each device type, and of all: sends of a stage, in the middle and at an end, and what a border adds.
+        alike = np.full_like(inner, self._inner), np.full_like(outer, self._outer)
+        self._sends = [(*sent, self._border_seconds(borders, *sent)) for sent in ((inner, outer), alike)]
         self._in_turn = chunks > 1 and schedule == "1f1b"
         """True where chunks take turns, so that the last stage sends to the first one."""
         if crossing is not None:
@@ -478,7 +480,7 @@ class LayerCountBound:
         # Those before a stage hold what it and those behind it do not, and a first chunk is none of the smaller ones.
         behind = np.cumsum(most[:, ::-1], axis=1)[:, ::-1]
         layers = np.maximum(ahead, np.maximum(0.0, self.layers - behind) / self.chunks)
-        sends = ahead * float(min(self._inner.min(), self._outer.min())) / self.chunks
+        sends = ahead * min(self._inner, self._outer) / self.chunks
         seconds: Numbers = layers * float(self._seconds.min()) + sends
         return seconds
 
@@ -541,10 +543,10 @@ class LayerCountBound:
             left -= taken
         return max(0, nodes - 1 - 2 * self._mixed)
 
-    def _border_seconds(self, borders: Numbers) -> float:
+    def _border_seconds(self, borders: Numbers, inner: Numbers, outer: Numbers) -> float:
         """What a border adds to the sends of one micro-batch, at least; [field of ``Borders``][device type]."""
-        ahead, behind, both = borders[:3] - self._inner
-        first, last = borders[3:] - self._outer
+        ahead, behind, both = borders[:3] - inner
+        first, last = borders[3:] - outer
         sender, receiver = (
             float(np.minimum.reduce([np.minimum(one, end), both / 2]).min())
             for one, end in ((ahead, first), (behind, last))
@@ -580,20 +582,22 @@ class LayerCountBound:
 
     def _fixed(self, depth: int) -> float:
         """Seconds of one micro-batch through sends, ends, and the layers that every stage has, on the best slots."""
-        each = self.chunks * self._seconds + self._inner
-        order = np.argsort(each)
-        every = float((_taken(self._slots[order], depth) * each[order]).sum())
-        # The first and the last stage send to one side.
-        one_side = float(np.maximum(0.0, self._inner - self._outer).max())
         borders = self._borders(depth)
-        seconds = every - 2 * one_side + (borders * self._border if borders else 0.0)
-        if self.crossing is not None:
-            # Two stages are at the crossing, and send to another side too.
-            work = self.chunks * float((_taken(self._slots, depth) * self._seconds).sum())
-            kept, more = max(work, every - 4 * one_side), max(0, borders - 2)
-            kept += more * self._border if more else 0.0
-            seconds = max(seconds, kept + 2 * self.chunks * self.crossing.seconds)
-        return seconds + self._ends
+        work = self.chunks * float((_taken(self._slots, depth) * self._seconds).sum())
+        least = work
+        for inner, outer, border in self._sends:
+            each = self.chunks * self._seconds + inner
+            order = np.argsort(each)
+            every = float((_taken(self._slots[order], depth) * each[order]).sum())
+            # The first and the last stage send to one side.
+            one_side = float(np.maximum(0.0, inner - outer).max())
+            least = max(least, every - 2 * one_side + (borders * border if borders else 0.0))
+            if self.crossing is not None:
+                # Two stages are at the crossing, and send to another side too.
+                kept, more = max(work, every - 4 * one_side), max(0, borders - 2)
+                kept += more * border if more else 0.0
+                least = max(least, kept + 2 * self.chunks * self.crossing.seconds)
+        return least + self._ends
 
     def _rest(self, most: Numbers, slots: Numbers, depth: int) -> Numbers:
         """Seconds of one micro-batch through all other layers: on the fastest slots, as many as these hold."""
