@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
+from planner.capabilities import Schedule
 from planner.cost.estimate import Estimator
 from planner.search import explorer as explorers
 from planner.search import pipeline as pipelines
@@ -32,6 +33,7 @@ from planner.search.milp.model import PipelineModel
 from planner.search.pipeline import MOST_TOLD, KeptPrograms, OpenChoice
 from planner.search.space.choices import Choice, Family
 from planner.search.space.device_sets import Box
+from planner.search.space.stages import StageOptions
 from planner.search.values import Limits, Scored, Silent
 from tests.report import examples
 from tests.search.test_first_plans import MEGATRON, opened
@@ -45,7 +47,6 @@ near: Any = pytest.approx
 
 if TYPE_CHECKING:
     from planner.search.space.partitions import NetworkPartition
-    from planner.search.space.stages import StageOptions
 
 FAMILY = Family(target="megatron", zero=1, recompute="none", tp=1, dp=1, batch=1, micro_batches=8)
 
@@ -499,6 +500,23 @@ def test_one_ilp_finds_what_its_parts_find(most: int) -> None:
         assert opened._told < limit or limit == most
         found.append((opened.best.estimate.step_seconds, opened.bound))
     assert found[0] == (near(found[1][0]), near(found[1][1]))
+
+
+@pytest.mark.parametrize(
+    ("chunks", "schedule", "told"), [(1, "1f1b", 1), (1, "zero-bubble", 2), (2, "1f1b", 2), (2, "zb-v", 2)]
+)
+def test_stages_are_told_their_devices(chunks: int, schedule: Schedule, told: int) -> None:
+    """Where the critical path is another for each order of them, and the options are not few."""
+    pools = (pool("a", nodes=2, per_node=4), pool("b", "V100", per_node=4))
+    family = Family(target="torch", zero=1, recompute="none", tp=1, dp=2, batch=4, micro_batches=8)
+    choice = Choice(family=family, depth=4, interleave=chunks, schedule=schedule)
+    stages = StageOptions(choice, Estimator(cluster(*pools), gpt(16, global_batch=32)), Limits())
+    with patch.object(branching, "FEW_OPTIONS", 0):
+        model = PipelineModel(stages, 1e3)
+    assert [len(by_key) for by_key in model.branching._by_stage] == [told] * 4
+    with patch.object(branching, "FEW_OPTIONS", 10**9):
+        few = PipelineModel(stages, 1e3)
+    assert [len(by_key) for by_key in few.branching._by_stage] == [1] * 4
 
 
 def open_choice() -> OpenChoice:

@@ -3,8 +3,8 @@
 A relaxation puts part of every stage on every island and so crosses the slow links in thin slices: the sequence of
 islands along the pipeline is decided first (``planner.search.milp.sequences``). Where stages have their own degrees a
 relaxation mixes large ones, which take time, with small ones, which take few devices; and where they have several
-chunks the critical path, which only a relaxation is cut by, is another for each order of the devices. In both each
-stage's devices are decided first. Then little is left to the ILP.
+chunks or divided backwards the critical path, which only a relaxation is cut by, is another for each order of the
+devices. In both each stage's devices are decided first. Then little is left to the ILP.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from math import floor, inf
 
+from planner.cost.schedules import divides
 from planner.frozen import dataclass
 from planner.search.milp.program import Column, Program
 from planner.search.milp.sequences import Sequence, sequences
@@ -163,4 +164,5 @@ def _key(stages: StageOptions, composition: int) -> Key:
         return tuple(sorted(stages.used_islands(groups)))
     if stages.choice.family.dp is None:
         return sum(group.devices for group in groups), composition
-    return (composition,) if stages.choice.interleave > 1 else ()
+    several = stages.choice.interleave > 1 or divides(stages.choice.schedule)
+    return (composition,) if several else ()
