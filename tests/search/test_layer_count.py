@@ -242,3 +242,22 @@ def test_equal_stages_are_bounded_exactly() -> None:
     assert LayerCountBound(even, free, 8, 16, 1).bound(4) == pytest.approx((16 + 3) * 2.0)
     assert LayerCountBound(even, free, 9, 16, 1).bound(4) > (16 + 3) * 2.25
     assert LayerCountBound(even, free, 40, 16, 1).bound(4) == float("inf")
+
+
+def test_mixed_stages_and_the_runs_beside_them_lose_nothing() -> None:
+    """Eight slots of a pool of which a node holds four, and four of one whose stages fill nodes; ten layers each.
+
+    A run of the first loses two layers on either side, so that each of its stages bears one; one of the other loses
+    three. Six stages of the first hold 54, and get back 3 at either end. A mixed stage bears three, a run beside it 4.
+    """
+    kinds = [
+        replace(speed(1.0 + index, slots, 10, 0.0), device_type=(pool, "gpu"))
+        for index, (pool, slots) in enumerate((("p", 8), ("q", 4)))
+    ]
+    free = [Hops(inner_seconds=0.0, outer_seconds=0.0)] * 2
+    nodes = {"p": (2, 4), "q": (4, 1)}
+    own = np.full((1, 2, 6), 10.0)
+    side, both = (own - np.array(lost)[:, None] for lost in ((2.0, 3.0), (5.0, 3.0)))
+    for mixed, held in ((0, 60), (1, 71), (2, 82)):
+        counted = LayerCountBound(kinds, free, 60, 16, 1, nodes=nodes, mixed=mixed)
+        assert counted._in_runs(own, side, side, both, np.array([[8.0, 4.0]])).tolist() == [held]

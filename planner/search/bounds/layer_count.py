@@ -512,7 +512,7 @@ class LayerCountBound:
         A stage holds so many in a run, where one ends, where one begins, and alone, [step][device type][stage].
         """
         own, slots = own.copy(), slots.copy()
-        begins, ends, beside = (np.zeros(len(own)) for _ in range(3))
+        begins, ends, mixed, beside = (np.zeros(len(own)) for _ in range(4))
         for types, most in self._runs:
             after, before, alone = (
                 _loss(own[:, types], held[:, types], self.chunks).min(axis=(1, 2))
@@ -529,9 +529,10 @@ class LayerCountBound:
             # The first run of j stages loses >= after where j > 1, the last one >= before.
             begins = np.maximum(begins, np.maximum(each, most * each - after))
             ends = np.maximum(ends, np.maximum(each, most * each - before))
-            # A mixed stage and the runs beside it lose nothing, and bear (2 most + 1) each, at most.
-            beside = np.maximum(beside, (2 * most + 1) * each)
-        total = np.floor(_anywhere(own, slots) + begins + ends + self._mixed * beside + _ROUNDING)
+            # A mixed stage bears each, and a run beside one most each: they lose nothing, perhaps.
+            mixed, beside = np.maximum(mixed, each), np.maximum(beside, most * each)
+        given_back = begins + ends + self._mixed * (mixed + 2 * beside)
+        total = np.floor(_anywhere(own, slots) + given_back + _ROUNDING)
         return np.where(slots.sum(axis=1) >= own.shape[2] - _ROUNDING, total, -inf)
 
     def _borders(self, depth: int) -> int:
