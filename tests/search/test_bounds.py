@@ -430,14 +430,19 @@ def on_several_nodes(draw: random.Random) -> tuple[ClusterSpec, ModelSpec]:
         pools.append(pool("b", "B", nodes=draw.randint(1, 2), per_node=per_node, cards=1, gbps=gbps))
     elif draw.random() < 0.5:
         pools[0] = pools[0].model_copy(update={"devices": ("A",) * per_node + ("B",) * 2})
-    model = gpt(
-        draw.randint(4, 20),
+    model = drawn_model(draw, 4)
+    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0}), model
+
+
+def drawn_model(draw: random.Random, least_layers: int) -> ModelSpec:
+    """Up to 20 layers."""
+    return gpt(
+        draw.randint(least_layers, 20),
         draw.choice([512, 1024, 2048]),
         8,
         global_batch=draw.choice([12, 16, 64]),
         sequence_length=draw.choice([256, 1024]),
     )
-    return cluster(*pools, gpus=gpus).model_copy(update={"reserve_gib": 0.0}), model
 
 
 def on_odd_nodes(draw: random.Random) -> tuple[ClusterSpec, ModelSpec]:
@@ -462,13 +467,7 @@ def on_odd_nodes(draw: random.Random) -> tuple[ClusterSpec, ModelSpec]:
         ).model_copy(update={"intra_node": IntraNodeSpec(bandwidth_gBps=draw.choice([1, 20, 300]))})
         for name in "ABC"[: draw.choice([1, 2, 2, 3])]
     ]
-    model = gpt(
-        draw.randint(8, 20),
-        draw.choice([512, 1024, 2048]),
-        8,
-        global_batch=draw.choice([12, 16, 64]),
-        sequence_length=draw.choice([256, 1024]),
-    )
+    model = drawn_model(draw, 8)
     used = {name: gpus[name] for each in pools for name in each.devices}
     return cluster(*pools, gpus=used).model_copy(update={"reserve_gib": 0.0}), model
 

@@ -103,26 +103,26 @@ LABS: Mapping[str, dict[str, Any]] = {
         "reserve_gib": 1,
     },
     **{
-        name: {
-            "name": name.replace("_", "-"),
+        f"odd_{size}": {
+            "name": f"odd-{size}",
             "pools": [
                 {
-                    "name": gpu.partition("-")[0].lower() + str(number),
+                    "name": f"pool-{number}",
                     "gpu": gpu,
                     "nodes": nodes,
                     "gpus_per_node": each,
+                    "intra_node": link,
                 }
-                | {"intra_node": "nvlink3" if gpu.startswith("A100") else "pcie4"}
-                for number, (gpu, nodes, each) in enumerate(pools)
+                for number, (gpu, nodes, each, link) in enumerate(pools)
             ],
             "nics": (gbps,) * len(pools),
             "fabrics": {"lan": _LAN},
             "reserve_gib": 1,
         }
-        for name, gbps, pools in (
-            ("odd_20", 100, [("RTX-4090", 4, 5)]),
-            ("odd_28", 10, [("RTX-4090", 3, 6), ("A100-SXM-40GB", 2, 5)]),
-            ("odd_78", 10, [("RTX-4090", 6, 8), ("A100-SXM-80GB", 5, 6)]),
+        for size, gbps, pools in (
+            (20, 100, [("RTX-4090", 4, 5, "pcie4")]),
+            (28, 10, [("RTX-4090", 3, 6, "pcie4"), ("A100-SXM-40GB", 2, 5, "nvlink3")]),
+            (78, 10, [("RTX-4090", 6, 8, "pcie4"), ("A100-SXM-80GB", 5, 6, "nvlink3")]),
         )
     },
     "h800_2048": {
@@ -282,23 +282,14 @@ CASES = (
     Case(name="56, Holmes 7.5B", cluster="holmes_hybrid", model="gpt_7.5b", nodes=(3, 4)),
     Case(name="Ethernet 28", cluster="ethernet_28", model="llama_7b", goal_seconds=4),
     *_each_target("Ethernet 28", "ethernet_28", "llama_7b", 4),
-    Case(
-        name="odd nodes 20",
-        cluster="odd_20",
-        model="gpt2_345m",
-        arguments=("--precision", "fp16", "--global-batch", "64"),
-    ),
-    Case(
-        name="odd nodes 28, 2 kinds",
-        cluster="odd_28",
-        model="opt_350m",
-        arguments=("--precision", "fp16", "--global-batch", "96"),
-    ),
-    Case(
-        name="odd nodes 78, 2 kinds",
-        cluster="odd_78",
-        model="gpt2_345m",
-        arguments=("--precision", "fp16", "--global-batch", "512"),
+    *(
+        Case(
+            name=f"odd nodes {size}",
+            cluster=f"odd_{size}",
+            model=model,
+            arguments=("--precision", "fp16", "--global-batch", batch),
+        )
+        for size, model, batch in ((20, "gpt2_345m", "64"), (28, "opt_350m", "96"), (78, "gpt2_345m", "512"))
     ),
     Case(
         name="Ethernet 20, 2 kinds",

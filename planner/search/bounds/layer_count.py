@@ -450,7 +450,7 @@ class LayerCountBound:
         total, depth = _anywhere(own, slots), own.shape[2]
         run = self._nodes[0][1] if self._nodes else depth
         windows = (depth - 1) // run
-        if windows > (0 if self._runs else 2 * self._mixed):
+        if windows:
             ahead, behind, both = (
                 fitting(_NEXT, _FIRST, _LAST),
                 fitting(_BEFORE, _FIRST, _LAST),
@@ -498,11 +498,14 @@ class LayerCountBound:
                 )
                 several = most > 1
                 ends = np.where(ahead & several, most, first) + np.where(behind & several, most, last)
-                # Next to a mixed stage a run sends less, and this stands on devices of its own.
-                ends = ends + self._mixed * (2 * most + 1)
+                ends = ends + self._around_mixed(most)
                 limits = np.where(both | (ahead & behind & several), inf, ends)
                 slots[:, types] = np.minimum(slots[:, types], limits[:, None])
         return slots
+
+    def _around_mixed(self, most: int) -> int:
+        """Slots of the mixed stages, and of the runs beside them, which send less: of a pool's, at most."""
+        return self._mixed * (2 * most + 1)
 
     def _in_runs(
         self, own: Numbers, ahead: Numbers, behind: Numbers, both: Numbers, slots: Numbers
@@ -521,9 +524,8 @@ class LayerCountBound:
             # A run of j stages loses >= before + after, and j <= most; one alone loses >= alone.
             each = np.minimum(alone, (before + after) / most) if most > 1 else alone
             useless = each == inf
-            slots[:, types] = np.minimum(
-                slots[:, types], np.where(useless, 2 * most + self._mixed * (2 * most + 1), inf)[:, None]
-            )
+            left = np.where(useless, 2 * most + self._around_mixed(most), inf)
+            slots[:, types] = np.minimum(slots[:, types], left[:, None])
             each[useless] = before[useless] = after[useless] = 0.0
             own[:, types] -= each[:, None, None]
             # The first run of j stages loses >= after where j > 1, the last one >= before.

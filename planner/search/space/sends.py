@@ -273,29 +273,29 @@ def send_divided(
         return hop.seconds if hop.link else never
 
     (group,), (other,) = first, last
-    one, two = one_replica(group), one_replica(other)._replace(first_node=1)
-    if group.pool == other.pool and group.gpu == other.gpu:
+    one, two = one_replica(group), one_replica(other)
+    if (group.pool, group.gpu) == (other.pool, other.gpu):
         away = 1
         if not all(divided):
             per_node = topology.device_type(group.pool, group.gpu).per_node // group.tp
             away = group.count - per_node % group.count
-        # On one node, or each alone.
+        # On one node, or each alone; the second stage on other nodes.
         here, there = (
             slot._replace(nodes=away) if apart else slot._replace(replicas_per_node=away)
-            for slot, apart in zip((one, two), divided, strict=True)
+            for slot, apart in zip((one, two._replace(first_node=1)), divided, strict=True)
         )
-        return Sends(near_seconds=never, far_seconds=seconds([here], [there]))
-    if group.pool == other.pool:
-        return Sends(
-            near_seconds=never, far_seconds=min(seconds([one], [two]), seconds([one], [one_replica(other)]))
-        )
-    try:
-        ends = [
-            [one_replica(groups[0])._replace(nodes=groups[0].count)]
-            if apart
-            else [*place_stages([groups], estimator.cluster)[0]]
-            for groups, apart in zip((first, last), divided, strict=True)
-        ]
-    except PlanError:
-        return Sends(near_seconds=never, far_seconds=never)
-    return Sends(near_seconds=never, far_seconds=seconds(*ends))
+        far = seconds([here], [there])
+    elif group.pool == other.pool:
+        far = min(seconds([one], [two]), seconds([one], [two._replace(first_node=1)]))
+    else:
+        try:
+            ends = [
+                [slot._replace(nodes=groups[0].count)]
+                if apart
+                else [*place_stages([groups], estimator.cluster)[0]]
+                for slot, groups, apart in zip((one, two), (first, last), divided, strict=True)
+            ]
+        except PlanError:
+            return Sends(near_seconds=never, far_seconds=never)
+        far = seconds(*ends)
+    return Sends(near_seconds=never, far_seconds=far)
