@@ -70,6 +70,31 @@ def test_what_needs_no_search_is_said_without_time() -> None:
     assert found[0].reason == "a needs NCCL and m RCCL: no communicator holds devices of both"
 
 
+def test_plans_that_a_search_has_met_need_no_time() -> None:
+    """The fastest of those that use idle devices answers when time is up, and where no quick plan can be had."""
+    pools, model = (pool("a", per_node=4), pool("b", per_node=2)), gpt(global_batch=16)
+    spec = cluster(*pools)
+    best, slow, fast = (
+        search(cluster(each), model, explain=False, limits=limits).best
+        for each, limits in (
+            (pools[0], Limits()),
+            (pools[1], Limits(recompute=("full",))),
+            (pools[1], Limits()),
+        )
+    )
+    assert best is not None
+    assert slow is not None
+    assert fast is not None
+    assert fast.estimate.step_seconds < slow.estimate.step_seconds
+    over = Deadline.after(0.0)
+    assert idle_costs(best, Estimator(spec, model), Limits(), over) == ()
+    (entry,) = idle_costs(best, Estimator(spec, model), Limits(), over, (best, slow, fast))
+    assert (entry.pool, entry.scored) == ("b", fast)
+    flagscale = Limits(target="flagscale")
+    (entry,) = idle_costs(best, Estimator(spec, model), flagscale, known=(slow,))
+    assert (entry.pool, entry.scored) == ("b", slow)
+
+
 def test_devices_in_place_of_others_say_how_many_fewer_there_are() -> None:
     """A plan that uses them may leave out those that worked."""
     pools, model, limits = (

@@ -129,6 +129,12 @@ class FamilyPlans:
         """All that was found."""
         return tuple(self._plans.values())
 
+    @property
+    def known(self) -> tuple[Scored, ...]:
+        """The same, and what the search has met of each number of devices and stages."""
+        met = map(self._price, self._met.by_size.values())
+        return *self.plans, *(scored for scored in met if scored is not None)
+
     def look(self, best: Scored) -> bool:
         """A plan of every family but the chosen one; False when the deadline left some out.
 

@@ -113,7 +113,7 @@ class Reasons:
         complete = self._families.look(best)
         if self._better(self._families.plans):
             return None
-        idle = idle_costs(best, *around) if self._idle else ()
+        idle = idle_costs(best, *around, self._families.known) if self._idle else ()
         if self._better(item.scored for item in idle):
             return None
         costs = limit_costs(best, *around)

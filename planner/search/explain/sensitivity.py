@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 
 from planner.capabilities import OFFLOAD_PARTS
@@ -116,32 +116,47 @@ def option_text(name: PlanLimit, chosen: tuple[int | str, ...]) -> str:
 
 
 MOST = 4
-"""Kinds of idle devices that plans are looked for, those with most devices first."""
+"""Kinds of idle devices for which plans are looked for, those with most FLOP/s first."""
 
 
 def idle_costs(
-    best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+    best: Scored,
+    estimator: Estimator,
+    limits: Limits,
+    deadline: Deadline = NO_LIMIT,
+    known: Iterable[Scored] = (),
 ) -> tuple[IdleCost, ...]:
     """For each device type with idle devices why no plan may use them, or a good plan that uses at least one of them
-    more, until the deadline.
+    more: the fastest of those ``known`` and of what a look finds until the deadline.
     """
-    if any(row.dp_per_stage for row in targets_of(limits)):
-        return ()
     used = devices_of(best.plan)
-    idle = [
-        device_type
-        for device_type in estimator.topology.device_types
-        if used[device_type.key] < device_type.devices
-    ]
-    idle.sort(key=lambda device_type: (used[device_type.key] - device_type.devices, device_type.key))
-    costs = []
-    for device_type in idle[:MOST]:
-        barred = _barred(device_type, used, estimator)
-        if barred is None and deadline.struck:
-            continue
-        cost = _idle_cost(device_type, best, estimator, limits, deadline, barred)
-        if barred is not None or not deadline.struck:
-            costs.append(cost)
+    able: list[DeviceType] = []
+    costs: list[IdleCost] = []
+    for device_type in estimator.topology.device_types:
+        if used[device_type.key] < device_type.devices:
+            barred = _barred(device_type, used, estimator)
+            if barred is None:
+                able.append(device_type)
+            else:
+                costs.append(_idle_cost(device_type, best, None, barred))
+    precision = estimator.model.training.precision
+    able.sort(key=lambda each: ((used[each.key] - each.devices) * each.peak_flops[precision], each.key))
+    counted = [(devices_of(scored.plan), scored) for scored in known]
+    looks = not any(row.dp_per_stage for row in targets_of(limits))
+    for device_type in able[:MOST]:
+        plans = [scored for held, scored in counted if held[device_type.key] > used[device_type.key]]
+        struck = deadline.struck
+        if looks and not struck:
+            pools = frozenset((*(pool for pool, _ in used), device_type.pool))
+            wanted = Wanted(pools=pools, least={device_type.key: used[device_type.key] + 1})
+            found = quick_plan(estimator, limits, wanted, deadline)
+            plans += [] if found is None else [found]
+            struck = deadline.struck
+        if plans:
+            scored = min(plans, key=lambda scored: scored.estimate.step_seconds)
+            costs.append(_idle_cost(device_type, best, scored, _reason(scored, best)))
+        elif looks and not struck:
+            costs.append(_idle_cost(device_type, best, None, "no plan found that fits and uses them"))
     return tuple(costs)
 
 
@@ -157,28 +172,13 @@ def _barred(device_type: DeviceType, used: Mapping[tuple[str, str], int], estima
     return next(filter(None, strange), f"no network joins {device_type.pool} and {' and '.join(pools)}")
 
 
-def _idle_cost(
-    device_type: DeviceType,
-    best: Scored,
-    estimator: Estimator,
-    limits: Limits,
-    deadline: Deadline,
-    barred: str | None,
-) -> IdleCost:
-    used = devices_of(best.plan)
-    scored: Scored | None = None
-    if barred is not None:
-        reason = barred
-    else:
-        pools = frozenset((*(pool for pool, _ in used), device_type.pool))
-        wanted = Wanted(pools=pools, least={device_type.key: used[device_type.key] + 1})
-        scored = quick_plan(estimator, limits, wanted, deadline)
-        reason = "no plan found that fits and uses them" if scored is None else _reason(scored, best)
+def _idle_cost(device_type: DeviceType, best: Scored, scored: Scored | None, reason: str) -> IdleCost:
+    used = devices_of(best.plan)[device_type.key]
     return IdleCost(
         pool=device_type.pool,
         gpu=device_type.gpu,
-        idle=device_type.devices - used[device_type.key],
-        taken=devices_of(scored.plan)[device_type.key] - used[device_type.key] if scored else 0,
+        idle=device_type.devices - used,
+        taken=devices_of(scored.plan)[device_type.key] - used if scored else 0,
         slower=slower_by(scored, best) if scored else None,
         reason=reason,
         scored=scored,
