@@ -58,6 +58,7 @@ from planner.search.space.partitions import (
     dealt_name,
     dealt_partitions,
     network_partitions,
+    whole_name,
     whole_partition,
     wide_partitions,
 )
@@ -813,14 +814,15 @@ class Explorer:
         return self._dealt_families[key]
 
     def dealt(self, family: Family) -> Iterator[Family]:
-        """The same as a family with its stages dealt over nodes, over each number of these."""
+        """The same as a family with its stages dealt over nodes, over each number of these: on its pools and on all."""
         row = TARGETS[family.target]
         for nodes in self._dealt_nodes(row) if family.stage_nodes == 1 and not self.one_degree else ():
-            name = dealt_name(family.network, nodes)
-            partition = dealt_partitions(self.estimator, row, nodes).get(name)
-            if partition is not None:
-                self._partitions[row.name, name] = partition
-                yield from dealt_families([family._replace(network=name)], nodes, partition.device_types)
+            partitions = dealt_partitions(self.estimator, row, nodes)
+            for network in dict.fromkeys((family.network, whole_name(family.network))):
+                name = dealt_name(network, nodes)
+                if name in partitions:
+                    partition = self._partitions[row.name, name] = partitions[name]
+                    yield from dealt_families([family._replace(network=name)], nodes, partition.device_types)
 
     def _expand_family(self, bound: float, family: Family) -> None:
         partition = self.partition(family)

@@ -313,7 +313,7 @@ def test_a_plan_comes_whatever_the_time() -> None:
 
 
 def test_orders_of_quick_plans() -> None:
-    """Two and their reverses at first, 24 for the eight fastest choices, of which more are priced, else two."""
+    """Four and their reverses at first, 24 for the eight fastest choices, of which more are priced, else two."""
     first, asked = first_plans(), list[tuple[int, Effort]]()
     choices = [replace(item.choice, depth=3) for item in ranked(12)]
     first._quick = [(float(-number), number, choice) for number, choice in enumerate(choices)]
@@ -330,7 +330,7 @@ def test_orders_of_quick_plans() -> None:
     thorough = Effort(orders=24, priced=26, swaps=133, swapped_below=1.05 * 8.0, wanted_seconds=8.0)
     assert asked == [(dp, thorough) for dp in range(12, 4, -1)]
     assert len(first._quick) == 12
-    ends = iter((5.0, 1.0, None, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0))
+    ends = iter((5.0, 1.0, None, 2.0, 10.0, 11.0, 12.0, 13.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0))
     hasty = Effort(orders=1, wanted_seconds=8.0)
     for effort, priced in (
         (QUICK, [1.0, 2.0]),
@@ -386,11 +386,13 @@ def test_orders_of_many_device_types() -> None:
     stages = SimpleNamespace(
         choice=SimpleNamespace(depth=7, interleave=1),
         compositions=[(SimpleNamespace(pool=str(number)),) for number in range(7)],
+        divided={},
         option=lambda *_: SimpleNamespace(busy_seconds=1.0),
         most_layers=lambda *_: 1,
         talks=lambda slots: talks.append(slots),
     )
-    with patch.object(greedies, "_filled", return_value=dict.fromkeys(range(7), 1)):
+    fastest, largest = (dict.fromkeys(order, 1) for order in (range(7), reversed(range(7))))
+    with patch.object(greedies, "_filled", side_effect=(fastest, fastest, largest)):
         assert list(_orders(cast("StageOptions", stages))) == []
     assert len(talks) == 1000 * 2 * 2
 

@@ -133,7 +133,7 @@ def test_what_ends_much_later_than_wanted_is_left_alone() -> None:
     assert layered(stages, [0, 1], stages.estimator, wanted_seconds=best.seconds / 1.06) is None
 
 
-def test_the_quick_plan_is_the_best_of_both_orders() -> None:
+def test_the_quick_plan_is_the_best_of_all_orders() -> None:
     """Of a small pipeline of two devices of the faster type and one of the other, however it is cut."""
     stages = options(TWO, 3)
     every = [
@@ -142,7 +142,7 @@ def test_the_quick_plan_is_the_best_of_both_orders() -> None:
             stages,
             [stages.option(*place) for place in zip(range(3), slots, cut, strict=True)],
         )
-        for slots in ((0, 0, 1), (1, 0, 0))
+        for slots in ((0, 0, 1), (1, 0, 0), (0, 1, 0))
         for cut in cuts(7, 3, 1)
     ]
     best, found = fastest(every), greedy(stages.choice, stages.estimator, Limits())
@@ -154,8 +154,8 @@ def test_the_quick_plan_is_the_best_of_both_orders() -> None:
 
 
 def test_stages_stand_on_the_fastest_devices_in_every_order() -> None:
-    """As long as they last; of three types all orders, each once."""
-    assert list(_orders(options(TWO, 4))) == [[0, 0, 1, 1], [1, 1, 0, 0]]
+    """As long as they last, and at both ends; of three types all orders, each once."""
+    assert list(_orders(options(TWO, 4))) == [[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1]]
     assert list(_orders(options(TWO, 2))) == [[0, 0]]
     stages = options(TWO, 3)
     assert _filled(stages, [[0, 1]]) == _filled(stages, [[1, 0]]) == {0: 2, 1: 1}
@@ -190,6 +190,8 @@ def test_types_of_one_pool_are_tried_by_turns() -> None:
     assert {"".join(gpus[slot] for slot in slots) for slots in _orders(stages)} == {
         "AAVV",
         "VVAA",
+        "AVVA",
+        "VAAV",
         "AVAV",
         "VAVA",
     }
@@ -205,8 +207,9 @@ def test_stages_change_places_where_that_is_faster() -> None:
     every = families(TARGETS["megatron"], limits, estimator.model, estimator.topology.device_types)
     family = next(item for item in every if (item.dp, item.batch) == (1, 1))
     stages = StageOptions(Choice(family=family, depth=5, interleave=1), estimator, limits)
+    # Two orders alone: of more some have the V100 at both ends.
     plain, swapped = (
-        greedy(stages.choice, estimator, limits, effort=Effort(4, 8, swaps)) for swaps in (0, 60)
+        greedy(stages.choice, estimator, limits, effort=Effort(1, 8, swaps)) for swaps in (0, 60)
     )
     orders = (slots for slots in product(range(2), repeat=5) if max(map(slots.count, (0, 1))) <= 3)
     best = fastest(layered(stages, list(slots), estimator) for slots in orders)
@@ -217,12 +220,12 @@ def test_stages_change_places_where_that_is_faster() -> None:
     assert least <= swapped.estimate.step_seconds <= 1.05 * least < 0.5 * plain.estimate.step_seconds
     # It is left alone where it is not near what is wanted.
     known = plain.estimate.step_seconds
-    again = greedy(stages.choice, estimator, limits, effort=Effort(4, 8, 60, known))
+    again = greedy(stages.choice, estimator, limits, effort=Effort(1, 8, 60, known))
     assert again is not None
     assert again.estimate.step_seconds == known
     # After the limit one plan is priced, and none changed.
     with patch.object(greedies, "layered") as changed, patch.object(greedies, "score", wraps=score) as priced:
-        late = greedy(stages.choice, estimator, limits, effort=Effort(4, 8, 60), deadline=Deadline(at=0.0))
+        late = greedy(stages.choice, estimator, limits, effort=Effort(1, 8, 60), deadline=Deadline(at=0.0))
     assert late is not None
     assert priced.call_count == 1
     changed.assert_not_called()

@@ -53,7 +53,7 @@ _ROUNDING = 1e-9
 class Effort:
     """How many plans of a choice are looked at."""
 
-    orders: int = 2
+    orders: int = 4
     """Orders of the device types along the pipeline that get a rough look, and their reverses."""
     priced: int = 2
     """Plans that are priced: those whose pipelines end soonest by that look."""
@@ -150,24 +150,40 @@ def fastest(plans: Iterable[Scored | None]) -> Scored | None:
 def _orders(stages: StageOptions) -> Iterator[list[int]]:
     """Compositions of the stages: each type's stages together, in every order of the device types and its reverse.
 
-    Types of one pool by turns, too: their stages may have the same nodes.
+    Types of one pool by turns, too: their stages may have the same nodes. And the first type's at both ends, which
+    have the embedding and the head, and wait for their reductions longest.
     """
     every = range(len(stages.compositions))
     by_memory: dict[int, list[int]] = {}
     for index in every:
         by_memory.setdefault(stages.most_layers(0, index), []).append(index)
     most_first = [alike for _, alike in sorted(by_memory.items(), reverse=True)]
-    filled = [_filled(stages, parts) for parts in ([every], most_first)]
-    enough = [counts for counts in filled if sum(counts.values()) == stages.choice.depth]
+    whole = [index for index in every if index not in stages.divided]
+    filled = [_filled(stages, parts) for parts in ([whole], [every], most_first)]
+    enough = [
+        dict(counts)
+        for counts in dict.fromkeys(tuple(each.items()) for each in filled)
+        if sum(each for _, each in counts) == stages.choice.depth
+    ]
     seen = set()
     for orders in islice(zip(*(permutations(counts) for counts in enough), strict=False), MOST_ORDERS):
         for order, counts in zip(orders, enough, strict=True):
             together = tuple(index for index in order for _ in range(counts[index]))
             by_turns = tuple(_by_turns(stages, order, counts))
-            for slots in dict.fromkeys((together, together[::-1], by_turns, by_turns[::-1])):
+            around = (way for slots in _around(together) for way in (slots, slots[::-1]))
+            for slots in dict.fromkeys((together, together[::-1], by_turns, by_turns[::-1], *around)):
                 if slots not in seen and stages.talks(slots) and stages.obeys(slots):
                     seen.add(slots)
                     yield list(slots)
+
+
+def _around(together: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The stages of the first type before and behind all others: all but one of them before these, or half."""
+    first = together.count(together[0])
+    others = together[first:]
+    if first > 1 and others:
+        for before in (first - 1, (first + 1) // 2):
+            yield (*together[:before], *others, *together[before:first])
 
 
 def _by_turns(stages: StageOptions, order: Sequence[int], counts: Mapping[int, int]) -> Iterator[int]:

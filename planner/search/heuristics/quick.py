@@ -655,15 +655,26 @@ class FirstPlans:
         partition, least = self.explorer.partition(family), inf
         possible = partition.depths(family, self.explorer.limits)
         known = self.explorer.incumbent
-        choices = [
-            Choice.plainest(family, depth, partition.estimator.model)
-            for depth in sorted(_sample(partition.bounds.rates.speeds(family), possible), reverse=True)
-        ]
+        divided = {
+            depth: [
+                schedule
+                for chunks, schedule in self.explorer.orders(family, depth)
+                if chunks == 1 and schedule != "1f1b"
+            ]
+            for depth in possible
+        }
+        depths = _sample(partition.bounds.rates.speeds(family), possible)
+        depths |= {max((depth for depth in possible if divided[depth]), default=possible[-1])}
         best: Choice | None = None
-        for choice in choices:
-            seconds = self._below(choice, partition)
-            if seconds < least:
-                least, best = seconds, choice
+        for depth in sorted(depths, reverse=True):
+            plainest = Choice.plainest(family, depth, partition.estimator.model)
+            for schedule in (*divided[depth], plainest.schedule):
+                choice = replace(plainest, schedule=schedule)
+                seconds = self._below(choice, partition)
+                if seconds < least:
+                    least, best = seconds, choice
+                if seconds < inf:
+                    break
         # What is best without interleaving may be better with it, and what is not even by much with its layers in a V.
         if best is not None and least < known * ORDERS_GAIN:
             for chunks, schedule in self.explorer.orders(family, best.depth):
@@ -735,7 +746,7 @@ class FirstPlans:
         starts: dict[tuple[object, ...], Family] = {}
         for family in sorted(self._seconds, key=self._seconds.__getitem__):
             if self._seconds[family] < inf:
-                starts.setdefault(_degrees(family), family)
+                starts.setdefault((*_degrees(family), family.stage_nodes), family)
         tries = CLIMB_TRIES
         for start in islice(starts.values(), CLIMBED):
             step: Family | None = start

@@ -113,6 +113,11 @@ def dealt_name(name: str, nodes: int) -> str:
     return f"{name} dealt over {nodes}"
 
 
+def whole_name(name: str) -> str:
+    """What the whole network is called of which a partition is some pools."""
+    return name.partition(":")[0]
+
+
 @derived
 def whole_partition(estimator: Estimator) -> NetworkPartition:
     """The whole cluster with all its networks, for plans whose groups of ranks have each its own."""
