@@ -313,7 +313,7 @@ def test_a_plan_comes_whatever_the_time() -> None:
 
 
 def test_orders_of_quick_plans() -> None:
-    """Four and their reverses at first, 24 for the eight fastest choices, of which more are priced, else two."""
+    """Three and their reverses at first, 24 for the eight fastest choices, of which more are priced, else two."""
     first, asked = first_plans(), list[tuple[int, Effort]]()
     choices = [replace(item.choice, depth=3) for item in ranked(12)]
     first._quick = [(float(-number), number, choice) for number, choice in enumerate(choices)]
@@ -330,7 +330,7 @@ def test_orders_of_quick_plans() -> None:
     thorough = Effort(orders=24, priced=26, swaps=133, swapped_below=1.05 * 8.0, wanted_seconds=8.0)
     assert asked == [(dp, thorough) for dp in range(12, 4, -1)]
     assert len(first._quick) == 12
-    ends = iter((5.0, 1.0, None, 2.0, 10.0, 11.0, 12.0, 13.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0))
+    ends = iter((5.0, 1.0, None, 2.0, 10.0, 11.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0))
     hasty = Effort(orders=1, wanted_seconds=8.0)
     for effort, priced in (
         (QUICK, [1.0, 2.0]),

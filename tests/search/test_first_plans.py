@@ -376,7 +376,7 @@ def test_before_an_ilp_comes_a_quick_plan_in_every_order() -> None:
 
 
 def test_the_best_pipeline_is_tried_in_other_schedules() -> None:
-    """Interleaved, where a family has the best plan so far; the others are left as they are."""
+    """Interleaved, at the best depth and at the deepest that can be; not where a faster plan is known."""
     explorer, families = opened()
     first, asked = FirstPlans(explorer), list[Choice]()
     family = max((item for item in families if item.dp == 2), key=lambda item: item.micro_batches)
@@ -397,7 +397,8 @@ def test_the_best_pipeline_is_tried_in_other_schedules() -> None:
         plain = [choice for choice in asked if choice.interleave == 1]
         assert len(set(plain)) == len(plain)
         assert {choice.interleave for choice in asked} == expected
-        assert all(choice.depth == min(c.depth for c in plain) for choice in asked if choice not in plain)
+        depths = {choice.depth for choice in plain}
+        assert {choice.depth for choice in asked if choice not in plain} <= {min(depths), max(depths)}
 
 
 def test_pipelines_are_tried_both_ways() -> None:
@@ -522,6 +523,82 @@ def test_a_climb_leads_from_a_poor_family_to_the_best_one_nearby() -> None:
     assert explorer.best is not None
     first.know(other, explorer.best)
     assert first._seconds[other] == least
+
+
+def test_a_climb_looks_at_other_depths() -> None:
+    """From eight depths further down to the next ones, of each family and order once; of what is near the best plan
+    more orders.
+    """
+    explorer, families = opened()
+    family, asked, thorough = of(families, 1, 8), list[int](), list[int]()
+
+    def below(choice: Choice, partition: NetworkPartition) -> float:
+        asked.append(choice.depth)
+        return 1.0 + abs(choice.depth - 23)
+
+    for known, expected in ((1.0, [23]), (0.5, [])):
+        explorer.cutoff_seconds = known
+        first = FirstPlans(explorer)
+        first._quick = [(19.0, 0, Choice(family=family, depth=5, interleave=1))]
+        asked.clear()
+        thorough.clear()
+        with (
+            patch.object(NetworkPartition, "depths", return_value=tuple(range(1, 41))),
+            patch.object(explorer, "orders", return_value=[(1, "1f1b")]),
+            patch.object(first, "_below", below),
+            patch.object(first, "of_choice", lambda choice: thorough.append(choice.depth)),
+        ):
+            first.climb({}, NO_LIMIT)
+            once = len(asked)
+            first.climb({}, NO_LIMIT)
+        assert asked[:3] == [13, 5, 21]
+        assert 23 in asked
+        assert len(asked) == once < 20
+        assert thorough == expected
+
+
+def test_divided_backwards_are_tried_at_the_deepest_pipeline_that_has_them() -> None:
+    """Whatever depths a family is planned at: they hide what makes other pipelines slow."""
+    explorer, families = opened()
+    family, asked = of(families, 1, 8), list[tuple[int, str]]()
+
+    def planned(choice: Choice, partition: NetworkPartition) -> float:
+        asked.append((choice.depth, choice.schedule))
+        return 5.0 if choice.schedule == "1f1b" else 0.5
+
+    first = FirstPlans(explorer)
+    explorer.cutoff_seconds = 1.0
+    with (
+        patch.object(first, "_plan", planned),
+        patch.object(FamilyBounds, "bound", return_value=0.0),
+        patch.object(
+            explorer,
+            "orders",
+            side_effect=lambda _, depth: [(1, "1f1b"), (1, "zero-bubble")][: 1 + (depth == 5)],
+        ),
+    ):
+        assert first._of_family(family) == 0.5
+    assert asked[-2:] == [(5, "zero-bubble"), (5, "1f1b")]
+    assert 4 not in dict(asked)
+
+
+def test_what_is_best_on_some_pools_is_dealt_over_nodes_on_all() -> None:
+    """And on its own."""
+    pools = pool("a", nodes=2, per_node=4, gbps=100), pool("b", "V100", nodes=4, per_node=2, gbps=10)
+    estimator = Estimator(cluster(*pools), SMALL)
+    explorer = Explorer(estimator, MEGATRON, Silent())
+    every = [
+        family
+        for _, _, _, families in searched(targets_of(MEGATRON), estimator, MEGATRON, one_degree=False)
+        for family in families
+        if (family.tp, family.dp) == (1, 2) and family.micro_batches > 1
+    ]
+    alone = next(family for family in every if family.network.endswith(":a"))
+    whole = alone.network.removesuffix(":a")
+    found = {family.network for family in explorer.dealt(alone)}
+    assert found == {f"{name} dealt over {nodes}" for name in (whole, f"{whole}:a") for nodes in (2, 4)}
+    on_all = explorer.dealt(alone._replace(network=whole))
+    assert {family.network for family in on_all} == {f"{whole} dealt over {nodes}" for nodes in (2, 4)}
 
 
 def test_a_choice_that_stays_open_gets_a_quick_plan_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise, permutations, product
+from itertools import islice, pairwise, permutations, product
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import patch
@@ -15,6 +15,7 @@ from planner.cost.estimate import Estimator
 from planner.search.deadline import Deadline
 from planner.search.heuristics import greedy as greedies
 from planner.search.heuristics.greedy import (
+    QUICK,
     Effort,
     _filled,
     _Layers,
@@ -162,6 +163,24 @@ def test_stages_stand_on_the_fastest_devices_in_every_order() -> None:
     assert _filled(stages, [[1], [0]]) == {1: 2, 0: 1}
     three = options((pool("a", per_node=1), *THREE[:2]), 3)
     assert sorted(map(tuple, _orders(three))) == sorted(permutations(range(3)))
+
+
+def test_quick_plans_have_stages_of_whole_nodes_with_the_fastest_at_both_ends() -> None:
+    """On nodes of five and six: two and three stages of two devices on each, none on what they leave over."""
+    odd = pool("a", per_node=5, nodes=2, gbps=10), pool("b", "V100", per_node=6, nodes=3, gbps=10)
+    stages = options(odd, 12, layers=24, dp=2)
+    whole = {
+        groups[0].pool: index
+        for index, groups in enumerate(stages.compositions)
+        if len(groups) == 1 and index not in stages.divided
+    }
+    fast, slow = whole["a"], whole["b"]
+    assert any(stages.compositions[index][0].pool == "a" for index in stages.divided)
+    looked = [*islice(_orders(stages), 2 * QUICK.orders)]
+    assert looked[:2] == [[fast] * 4 + [slow] * 8, [slow] * 8 + [fast] * 4]
+    assert [fast] * 2 + [slow] * 8 + [fast] * 2 in looked
+    assert [fast] * 3 + [slow] * 8 + [fast] in looked
+    assert [fast] + [slow] * 8 + [fast] * 3 in looked
 
 
 def test_layers_that_are_too_many_are_taken_from_one_end_or_the_other() -> None:

@@ -97,30 +97,29 @@ def test_limits_and_how_they_are_typed() -> None:
 
 
 def test_idle_devices_that_plans_are_looked_for() -> None:
-    """Four device types, those with most idle devices first; none behind one that time leaves out."""
+    """Four device types, those with most FLOP/s first; none that time leaves out, nor where quick plans have none."""
     pools = [
-        pool(name, nodes=1, per_node=number)
+        pool(name, "V100" if name == "d" else "A100", nodes=1, per_node=number)
         for name, number in zip("abcdef", (1, 3, 2, 6, 5, 4), strict=True)
     ]
     estimator = Estimator(cluster(*pools), gpt())
     best = replace(BEST, plan=cast("Plan", SimpleNamespace(stages=())))
-    for most, found in ((9, "defb"), (2, "de")):
-        asked: list[Any] = []
+    for most, found in ((9, "efbd"), (2, "ef")):
+        asked: list[str] = []
 
-        def cost(device_type: Any, *_: object, asked: list[Any] = asked) -> Any:
-            asked.append(device_type.pool)
-            return device_type.pool
+        def look(*around: Any, asked: list[str] = asked) -> None:
+            asked += [name for name, _ in around[2].least]
 
         class Ending:
             """Strikes in the middle of the next one."""
 
             @property
-            def struck(self, asked: list[Any] = asked, most: int = most) -> bool:
+            def struck(self, asked: list[str] = asked, most: int = most) -> bool:
                 return len(asked) > most
 
-        with patch.object(sensitivity, "_idle_cost", cost):
-            costs: Any = idle_costs(best, estimator, Limits(target="megatron"), cast("Any", Ending()))
-        assert "".join(costs) == found
+        with patch.object(sensitivity, "quick_plan", look):
+            costs = idle_costs(best, estimator, Limits(target="megatron"), cast("Any", Ending()))
+        assert "".join(entry.pool for entry in costs) == found
     assert idle_costs(best, estimator, Limits(target="flagscale")) == ()
 
 

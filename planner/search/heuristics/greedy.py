@@ -53,7 +53,7 @@ _ROUNDING = 1e-9
 class Effort:
     """How many plans of a choice are looked at."""
 
-    orders: int = 4
+    orders: int = 3
     """Orders of the device types along the pipeline that get a rough look, and their reverses."""
     priced: int = 2
     """Plans that are priced: those whose pipelines end soonest by that look."""

@@ -76,6 +76,9 @@ SWAPPED = 1.05
 CLIMBED = 12
 """Degrees of which the fastest plan is the start of a climb."""
 
+DEPTH_STRIDE = 8
+"""How many depths further the first of those is that a climb looks at."""
+
 CLIMB_TRIES = 128
 """Families that all climbs from these look at, at most."""
 
@@ -510,6 +513,8 @@ class FirstPlans:
         self._seconds: dict[Family, float] = {}
         self._tried: set[Choice] = set()
         self._opened: set[Choice] = set()
+        self._other_depths: set[tuple[object, ...]] = set()
+        """Families with chunks and schedules whose depths were climbed."""
         self._good = False
         """True once a promising group has a plan."""
 
@@ -654,32 +659,36 @@ class FirstPlans:
     def _of_family(self, family: Family) -> float:
         partition, least = self.explorer.partition(family), inf
         possible = partition.depths(family, self.explorer.limits)
+        if not possible:
+            return inf
         known = self.explorer.incumbent
-        divided = {
-            depth: [
-                schedule
-                for chunks, schedule in self.explorer.orders(family, depth)
-                if chunks == 1 and schedule != "1f1b"
-            ]
-            for depth in possible
-        }
-        depths = _sample(partition.bounds.rates.speeds(family), possible)
-        depths |= {max((depth for depth in possible if divided[depth]), default=possible[-1])}
-        best: Choice | None = None
-        for depth in sorted(depths, reverse=True):
+        orders = {depth: self.explorer.orders(family, depth) for depth in possible}
+        depths = sorted(_sample(partition.bounds.rates.speeds(family), possible), reverse=True)
+        # Chunks and divided backwards ask for numbers of micro-batches that few depths suit.
+        deepest = max((depth for depth in possible if len(orders[depth]) > 1), default=depths[0])
+        found: dict[int, tuple[float, Choice]] = {}
+        for depth in dict.fromkeys((*depths, deepest)):
+            divided = [schedule for chunks, schedule in orders[depth] if chunks == 1 and schedule != "1f1b"]
+            if depth not in depths and not divided and least >= known * ORDERS_GAIN:
+                continue
             plainest = Choice.plainest(family, depth, partition.estimator.model)
-            for schedule in (*divided[depth], plainest.schedule):
+            for schedule in (*divided, plainest.schedule):
                 choice = replace(plainest, schedule=schedule)
-                seconds = self._below(choice, partition)
-                if seconds < least:
-                    least, best = seconds, choice
-                if seconds < inf:
+                found[depth] = self._below(choice, partition), choice
+                if found[depth][0] < inf:
                     break
-        # What is best without interleaving may be better with it, and what is not even by much with its layers in a V.
-        if best is not None and least < known * ORDERS_GAIN:
-            for chunks, schedule in self.explorer.orders(family, best.depth):
-                choice = replace(best, interleave=chunks, schedule=schedule)
-                if choice != best and (least < known or is_v_shaped(schedule)):
+            least = min(least, found[depth][0])
+        best = next((depth for depth, (seconds, _) in found.items() if seconds == least), deepest)
+        # What is not best without interleaving may be with it, which divides the bubble, or with its layers in a V.
+        for depth in dict.fromkeys((best, deepest)):
+            seconds, plain = found.get(depth, (inf, None))
+            if plain is None or seconds >= known * ORDERS_GAIN:
+                continue
+            bubble, steps = depth - 1, family.micro_batches
+            for chunks, schedule in orders[depth]:
+                choice = replace(plain, interleave=chunks, schedule=schedule)
+                gain = (steps + bubble) / (steps + bubble / chunks)
+                if choice != plain and (seconds < known * gain or is_v_shaped(schedule)):
                     least = min(least, self._below(choice, partition))
         return least
 
@@ -739,10 +748,12 @@ class FirstPlans:
         self._seconds[family] = scored.estimate.step_seconds
 
     def climb(self, families: Mapping[tuple[str, str], Sequence[Family]], deadline: Deadline) -> None:
-        """From the fastest plan of each of several degrees to faster ones of families nearby, as long as there are any.
+        """From the fastest quick plans to those of other depths, then from the fastest of each of several degrees to
+        those of families nearby, and from what these have found to other depths; as long as there are faster ones.
 
         ``families``: all of a target and network.
         """
+        self._climb_depths(deadline)
         starts: dict[tuple[object, ...], Family] = {}
         for family in sorted(self._seconds, key=self._seconds.__getitem__):
             if self._seconds[family] < inf:
@@ -761,6 +772,41 @@ class FirstPlans:
                     if self._seconds_of(other) < self._seconds[here]:
                         step = other
                         break
+        self._climb_depths(deadline)
+
+    def _climb_depths(self, deadline: Deadline) -> None:
+        """From the fastest quick plans, each of a family and order of its own, each once."""
+        fastest: dict[tuple[object, ...], tuple[float, Choice]] = {}
+        for seconds, _, choice in sorted(self._quick):
+            if choice.depth > 1:
+                fastest.setdefault((choice.family, choice.interleave, choice.schedule), (seconds, choice))
+        for key, (seconds, choice) in islice(fastest.items(), REFINED):
+            if key not in self._other_depths:
+                self._other_depths.add(key)
+                self._climb_from(seconds, choice, deadline)
+
+    def _climb_from(self, seconds: float, choice: Choice, deadline: Deadline) -> None:
+        """From a quick plan to those of other depths, as long as they are faster; of the last more orders."""
+        partition, order = self.explorer.partition(choice.family), (choice.interleave, choice.schedule)
+        possible = [
+            depth
+            for depth in partition.depths(choice.family, self.explorer.limits)
+            if depth == choice.depth or order in self.explorer.orders(choice.family, depth)
+        ]
+        index = possible.index(choice.depth)
+        stride = DEPTH_STRIDE
+        while stride:
+            for other in (index - stride, index + stride):
+                deadline.check()
+                if 0 <= other < len(possible):
+                    here = self._below(replace(choice, depth=possible[other]), partition)
+                    if here < seconds:
+                        index, seconds = other, here
+                        break
+            else:
+                stride //= 2
+        if seconds < SWAPPED * self.explorer.incumbent:
+            self.of_choice(replace(choice, depth=possible[index]))
 
     def _nearby(self, family: Family, families: Iterable[Family]) -> list[tuple[float, Family]]:
         """Those of the families near one that have no quick plan yet, by their bounds.
