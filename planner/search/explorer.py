@@ -105,7 +105,10 @@ Choices = Callable[[Capabilities, Limits, Estimator], Iterator[DataParallel]]
 """What lists outer choices of data parallelism."""
 
 QUICK_TRIES = 6
-"""Families of one (tp, dp) that are tried until a quick plan fits."""
+"""Families of one (tp, dp) that are tried until a quick plan fits; one that is slow leaves half of them."""
+
+QUICK_NEAR = 1.1
+"""What quick plans take that are not slow, over the best plan."""
 
 PATIENCE = 48
 """Families of a target on a network, in a row, that get quick plans without a better one."""
@@ -691,8 +694,8 @@ class Explorer:
                     parts.update(range(self._count + 1, self._count + 1 + len(families)))
                 elif tries[_way(family)] < QUICK_TRIES:
                     best = self.best
-                    fits = self._first.of_family(family) < float("inf")
-                    tries[_way(family)] += QUICK_TRIES if fits else 1
+                    seconds = self._first.of_family(family)
+                    tries[_way(family)] += self._tries_of(seconds)
                     vain[family.target, family.network] += 1
                     if self.best is not best:
                         vain.clear()
@@ -702,6 +705,14 @@ class Explorer:
             self._heap = [entry for entry in (*kept, *waiting) if entry[1] not in parts]
             heapify(self._heap)
         self._taken_bound = float("inf")
+
+    def _tries_of(self, seconds: float) -> int:
+        """What a quick plan of a family takes of the tries of its degrees: all if it is near the best plan, half if
+        it is not, one if there is none.
+        """
+        if seconds <= QUICK_NEAR * self.incumbent:
+            return QUICK_TRIES
+        return QUICK_TRIES // 2 if seconds < float("inf") else 1
 
     def _first_shares(
         self, deadline: Deadline, wanted: Callable[[DataParallel], bool] = lambda choice: True

@@ -582,6 +582,13 @@ def test_divided_backwards_are_tried_at_the_deepest_pipeline_that_has_them() -> 
     assert 4 not in dict(asked)
 
 
+def test_a_slow_family_leaves_tries_to_others_of_its_degrees() -> None:
+    """Half of them; one near the best plan leaves none, one without a plan all but one."""
+    explorer, _ = opened()
+    explorer.cutoff_seconds = 2.0
+    assert [explorer._tries_of(seconds) for seconds in (1.9, 2.2, 2.3, inf)] == [6, 6, 3, 1]
+
+
 def test_what_is_best_on_some_pools_is_dealt_over_nodes_on_all() -> None:
     """And on its own."""
     pools = pool("a", nodes=2, per_node=4, gbps=100), pool("b", "V100", nodes=4, per_node=2, gbps=10)

@@ -76,6 +76,9 @@ SWAPPED = 1.05
 CLIMBED = 12
 """Degrees of which the fastest plan is the start of a climb."""
 
+BEST_DEPTHS = 2
+"""Depths of a family at which all schedules are tried, those where its first plans are fastest."""
+
 DEPTH_STRIDE = 8
 """How many depths further the first of those is that a climb looks at."""
 
@@ -678,9 +681,9 @@ class FirstPlans:
                 if found[depth][0] < inf:
                     break
             least = min(least, found[depth][0])
-        best = next((depth for depth, (seconds, _) in found.items() if seconds == least), deepest)
+        best = sorted(found, key=lambda depth: found[depth][0])[:BEST_DEPTHS]
         # What is not best without interleaving may be with it, which divides the bubble, or with its layers in a V.
-        for depth in dict.fromkeys((best, deepest)):
+        for depth in dict.fromkeys((*best, deepest)):
             seconds, plain = found.get(depth, (inf, None))
             if plain is None or seconds >= known * ORDERS_GAIN:
                 continue
