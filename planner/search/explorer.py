@@ -710,9 +710,9 @@ class Explorer:
         """What a quick plan of a family takes of the tries of its degrees: all if it is near the best plan, half if
         it is not, one if there is none.
         """
-        if seconds <= QUICK_NEAR * self.incumbent:
-            return QUICK_TRIES
-        return QUICK_TRIES // 2 if seconds < float("inf") else 1
+        if seconds == float("inf"):
+            return 1
+        return QUICK_TRIES if seconds <= QUICK_NEAR * self.incumbent else QUICK_TRIES // 2
 
     def _first_shares(
         self, deadline: Deadline, wanted: Callable[[DataParallel], bool] = lambda choice: True

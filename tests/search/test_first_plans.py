@@ -587,6 +587,8 @@ def test_a_slow_family_leaves_tries_to_others_of_its_degrees() -> None:
     explorer, _ = opened()
     explorer.cutoff_seconds = 2.0
     assert [explorer._tries_of(seconds) for seconds in (1.9, 2.2, 2.3, inf)] == [6, 6, 3, 1]
+    explorer.cutoff_seconds = inf
+    assert [explorer._tries_of(seconds) for seconds in (1.9, inf)] == [6, 1]
 
 
 def test_what_is_best_on_some_pools_is_dealt_over_nodes_on_all() -> None:
