@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from planner.capabilities import RECOMPUTES, Schedule
 from planner.cost.estimate import Estimator
-from planner.cost.schedules import is_v_shaped, uniform_seconds
+from planner.cost.schedules import divides, is_v_shaped, uniform_seconds
 from planner.cost.training import devices_of
 from planner.frozen import dataclass
 from planner.search.bounds.groups import Group, group_rates, grouped
@@ -660,7 +660,7 @@ class FirstPlans:
         return self._seconds[family]
 
     def _of_family(self, family: Family) -> float:
-        partition, least = self.explorer.partition(family), inf
+        partition = self.explorer.partition(family)
         possible = partition.depths(family, self.explorer.limits)
         if not possible:
             return inf
@@ -669,30 +669,44 @@ class FirstPlans:
         depths = sorted(_sample(partition.bounds.rates.speeds(family), possible), reverse=True)
         # Chunks and divided backwards ask for numbers of micro-batches that few depths suit.
         deepest = max((depth for depth in possible if len(orders[depth]) > 1), default=depths[0])
-        found: dict[int, tuple[float, Choice]] = {}
+        least, found = inf, dict[int, tuple[float, Choice]]()
         for depth in dict.fromkeys((*depths, deepest)):
-            divided = [schedule for chunks, schedule in orders[depth] if chunks == 1 and schedule != "1f1b"]
-            if depth not in depths and not divided and least >= known * ORDERS_GAIN:
-                continue
-            plainest = Choice.plainest(family, depth, partition.estimator.model)
-            for schedule in (*divided, plainest.schedule):
-                choice = replace(plainest, schedule=schedule)
-                found[depth] = self._below(choice, partition), choice
-                if found[depth][0] < inf:
-                    break
-            least = min(least, found[depth][0])
+            divided = [schedule for chunks, schedule in orders[depth] if chunks == 1 and divides(schedule)]
+            if depth in depths or divided or least < known * ORDERS_GAIN:
+                found[depth] = self._at_depth(family, depth, divided)
+                least = min(least, found[depth][0])
         best = sorted(found, key=lambda depth: found[depth][0])[:BEST_DEPTHS]
-        # What is not best without interleaving may be with it, which divides the bubble, or with its layers in a V.
-        for depth in dict.fromkeys((*best, deepest)):
-            seconds, plain = found.get(depth, (inf, None))
-            if plain is None or seconds >= known * ORDERS_GAIN:
-                continue
-            bubble, steps = depth - 1, family.micro_batches
-            for chunks, schedule in orders[depth]:
-                choice = replace(plain, interleave=chunks, schedule=schedule)
-                gain = (steps + bubble) / (steps + bubble / chunks)
-                if choice != plain and (seconds < known * gain or is_v_shaped(schedule)):
-                    least = min(least, self._below(choice, partition))
+        for depth in dict.fromkeys((*best, *({deepest} & {*found}))):
+            least = min(least, self._in_other_orders(*found[depth], orders[depth], known))
+        return least
+
+    def _at_depth(self, family: Family, depth: int, divided: Iterable[Schedule]) -> tuple[float, Choice]:
+        """Step of a quick plan with a divided backward, which hides sends, or else without; and its choice."""
+        partition = self.explorer.partition(family)
+        plainest = choice = Choice.plainest(family, depth, partition.estimator.model)
+        seconds = inf
+        for schedule in (*divided, plainest.schedule):
+            choice = replace(plainest, schedule=schedule)
+            seconds = self._below(choice, partition)
+            if seconds < inf:
+                break
+        return seconds, choice
+
+    def _in_other_orders(
+        self, seconds: float, choice: Choice, orders: Iterable[tuple[int, Schedule]], known: float
+    ) -> float:
+        """Step of the best of a choice, which takes so many seconds, in other schedules that may beat the known ones.
+
+        Interleaving divides the bubble; layers in a V may gain as much as anything.
+        """
+        if seconds >= known * ORDERS_GAIN:
+            return inf
+        least, bubble, steps = inf, choice.depth - 1, choice.family.micro_batches
+        for chunks, schedule in orders:
+            other = replace(choice, interleave=chunks, schedule=schedule)
+            gain = ORDERS_GAIN if is_v_shaped(schedule) else (steps + bubble) / (steps + bubble / chunks)
+            if other != choice and seconds < known * gain:
+                least = min(least, self._below(other, self.explorer.partition(choice.family)))
         return least
 
     def _below(self, choice: Choice, partition: NetworkPartition) -> float:
