@@ -364,6 +364,8 @@ class Capabilities:
     """Those of its kernel sets whose softmax of unfused attention scales, masks and casts in one kernel."""
     adds_gradients_apart: tuple[str, ...] = ()
     """Those of its kernel sets that add a weight's gradient to its buffer behind the product that makes it."""
+    through_buffers: tuple[str, ...] = ()
+    """Those of its kernel sets that copy parameters out of what they gather, and gradients to what they reduce."""
     second_attention: tuple[str, ...] = ()
     """Those of its kernel sets whose fused attention is FlashAttention-2; else it is the vendor's or older."""
     fused_attention_from: float = 0.0

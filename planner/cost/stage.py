@@ -15,6 +15,7 @@ from planner.capabilities import Capabilities, Gradients, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost import grids
 from planner.cost.arrays import Numbers, as_array, as_number, finite, larger, smaller
+from planner.cost.buffers import buffer_seconds, once_seconds
 from planner.cost.communication import (
     Ring,
     all_to_all_seconds,
@@ -358,6 +359,7 @@ class Pricer:
         self._anchor_links = LinkCurves(calibration) if link_curves and self.layer_curves else None
         self._passes: dict[tuple[object, ...], LayerPass] = {}
         self._sums: dict[tuple[object, ...], tuple[float, ...]] = {}
+        self._copied: dict[tuple[object, ...], tuple[list[list[float]], ...]] = {}
         self._ends: dict[tuple[object, ...], EndPass] = {}
         self._footprints: dict[tuple[object, ...], Footprint] = {}
         self._prices: dict[tuple[object, ...], StagePrice] = {}
@@ -513,6 +515,56 @@ class Pricer:
         rounded = device.stream((3.5 + cast) * elements, 3 * kernels) if plus.int4_gradients else 0.0
         return widened, widened + rounded
 
+    def _buffer_seconds(
+        self,
+        shape: Shape,
+        ring: Ring,
+        device_type: DeviceType,
+        layers: float,
+        first: bool,
+        last: bool,
+        tp: int,
+    ) -> tuple[float, float]:
+        """``buffer_seconds``; of many rings some may have one member."""
+        if self.kernels not in self.target.through_buffers:
+            return 0.0, 0.0
+        lone, more = self._buffers(shape, device_type, layers, first, last, tp)
+        several = ring.size > 1
+        return lone[0] + several * more[0], lone[1] + several * more[1]
+
+    def shared_seconds(
+        self, shape: Shape, ring: Ring, device_type: DeviceType, tp: int
+    ) -> tuple[float, float]:
+        """What a micro-batch of a replica in this ring copies longer than a lone one, forward and backward."""
+        if self.kernels not in self.target.through_buffers or ring.alone:
+            return 0.0, 0.0
+        more = self._buffers(shape, device_type, shape.layers, shape.first, shape.last, tp)[1]
+        return self.model.training.forwards * more[0], more[1]
+
+    def _buffers(
+        self, shape: Shape, device_type: DeviceType, layers: float, first: bool, last: bool, tp: int
+    ) -> list[tuple[float, float]]:
+        """``buffer_seconds`` of a lone replica, and what others take longer, for each layer as much."""
+        key = device_type.key, tp, first, last, shape.folding.ways, shape.zero
+        if key not in self._copied:
+            of = partial(
+                buffer_seconds,
+                self.model,
+                self.target,
+                self._device(device_type),
+                shape.zero,
+                first=first,
+                last=last,
+                tp=tp,
+                expert_ways=shape.folding.ways,
+            )
+            lone, shared = (np.array([of(layers=n, alone=alone) for n in (0, 1)]) for alone in (True, False))
+            self._copied[key] = lone.tolist(), (shared - lone).tolist()
+        return [
+            (ends[0] + layers * (one[0] - ends[0]), ends[1] + layers * (one[1] - ends[1]))
+            for ends, one in self._copied[key]
+        ]
+
     def each_micro_batch(
         self,
         shape: Shape,
@@ -524,7 +576,8 @@ class Pricer:
         inside: tuple[Numbers, Numbers] | None = None,
     ) -> tuple[Numbers, Numbers]:
         """Forward and backward of each of many micro-batches on replicas of ``tp`` devices that take so long without
-        traffic between them; of which they talk ``inside``, and nothing is hidden under that."""
+        traffic between them, but with ``shared_seconds``; of which they talk ``inside``, and nothing is hidden under
+        that."""
         if shape.zero_plus.lossy:
             rounding = self._rounding_seconds(shape, device_type)
             forward, backward = forward + rounding[0], backward + rounding[1]
@@ -686,6 +739,8 @@ class Pricer:
         if shape.zero_plus.lossy:
             rounding = self._rounding_seconds(shape, device_type)
             forward, backward = forward + rounding[0], backward + rounding[1]
+        copied = self._buffer_seconds(shape, ring, device_type, layers, first, last, tp)
+        forward, backward = forward + copied[0], backward + copied[1]
         slowest = self.stretch(device_type, ring, tp)
         forwards = self.model.training.forwards
         if forwards > 1:
@@ -1372,6 +1427,8 @@ class Pricer:
         update = self._measured_update(device_type.gpu, share, part=part)
         device = self._device(device_type)
         seconds = optimizer_seconds(share, device, self.model, update, eager=self.target.eager_layers)
+        if self.kernels in self.target.through_buffers:
+            seconds += once_seconds(count, device, self.target, shape.zero, ring)
         seconds += paging_seconds(share, device_type, self.model.training)
         if self.model.training.optimizer == "muon":
             seconds += shape.layers * orthogonal_seconds(self.model, device)

@@ -262,7 +262,7 @@ class Shares:
         if used is None or not self._connected(box):
             return float("inf")
         ring = self._fastest_ring(box)
-        used = self._stretched(used, ring)
+        used = self._in_ring(used, ring)
         partition = (
             self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
         )
@@ -291,7 +291,7 @@ class Shares:
         if used is None or not self._connected(box):
             return float("inf"), None
         ring = self._fastest_ring(box)
-        used = self._stretched(used, ring)
+        used = self._in_ring(used, ring)
         end = self._least_end(used, box)
         if self.choice.zero >= 2:
             partition = self._lock_step(used, ring, box, exact_below=cutoff_seconds - end)
@@ -311,7 +311,7 @@ class Shares:
         used = self._used(box)
         assert used is not None, "a plan of these devices is known"
         ring = self._fastest_ring(box)
-        used = self._stretched(used, ring)
+        used = self._in_ring(used, ring)
         end = self._least_end(used, box)
         if self.choice.zero >= 2:
             micro, left = self._parts_in_lock_step(used, ring, box)
@@ -416,16 +416,23 @@ class Shares:
             else None
         )
 
-    def _stretched(self, used: Participants, ring: Ring) -> Participants:
-        """Micro-batches as long as the slowest of the ring's devices takes; of few members no longer than of many."""
-        if not self.pricer.varies:
-            return used
-        factors = [
-            self.pricer.stretch(device_type, ring, self.choice.tp) for device_type in used.device_types
+    def _in_ring(self, used: Participants, ring: Ring) -> Participants:
+        """Micro-batches of those that share in this ring, each as long as the slowest of its devices takes.
+
+        Of few members they are no longer than of many.
+        """
+        micro = [
+            self._shared(one, device_type, ring)
+            for device_type, one in zip(used.device_types, used.micro, strict=True)
         ]
-        pairs = zip(used.micro, factors, strict=True)
-        longer = tuple(one.stretched(factor) for one, factor in pairs)
-        return replace(used, micro=longer)
+        if self.pricer.varies:
+            factors = [self.pricer.stretch(each, ring, self.choice.tp) for each in used.device_types]
+            micro = [one.stretched(factor) for one, factor in zip(micro, factors, strict=True)]
+        return replace(used, micro=tuple(micro))
+
+    def _shared(self, one: _Passes, device_type: DeviceType, ring: Ring) -> _Passes:
+        """Micro-batches with what a replica copies to share in a ring."""
+        return one.longer(*self.pricer.shared_seconds(self._shape, ring, device_type, self.choice.tp))
 
     def _one_each(self, counts: Counts) -> tuple[ReplicaGroup, ...]:
         """Replicas of these devices with a sequence each."""
@@ -747,6 +754,10 @@ class _Passes:
         """All of it so many times as long."""
         inside = self.inside and (self.inside[0] * factor, self.inside[1] * factor)
         return _Passes(self.forward * factor, self.back * factor, inside)
+
+    def longer(self, forward: float, back: float) -> _Passes:
+        """By so much each."""
+        return _Passes(self.forward + forward, self.back + back, self.inside)
 
     @property
     def seconds(self) -> Seconds:

@@ -160,15 +160,17 @@ class IslandShares(Shares):
     def _apart(self, used: Participants, box: Box) -> BatchPartition:
         """Each device splits its share as suits it; what it exchanges with its own island at the end follows."""
         rings = {each: self._fastest_ring(self._of(box, each)) for each in self._islands(box.high)}
-        ends = []
-        for device_type, one in zip(used.device_types, used.micro, strict=True):
+        ends, micro = [], []
+        for device_type, alone in zip(used.device_types, used.micro, strict=True):
             ring = rings[self._island_of(device_type)]
+            one = self._shared(alone, device_type, ring)
+            micro.append(one)
             end = self.pricer.each_sync_seconds(self._shape, ring, one.forward, one.back)
             if self.choice.sync.local:
                 group = self._group(device_type)
                 end = end + self.pricer.update_seconds(self._shape, group, ring)
             ends.append(end)
-        return self._each_its_own(used, added_by(ends), box)
+        return self._each_its_own(replace(used, micro=tuple(micro)), added_by(ends), box)
 
     def _least_end(self, used: Participants, box: Box) -> float:
         """Seconds of a step's part of an exchange, at least, and of an update that follows it."""

@@ -205,7 +205,7 @@ def test_a_point_whose_search_was_stopped_is_not_kept(
     monkeypatch.setattr("planner.search.sweep.choose", stopped)
     done = hetplan(*WORDS, "-j", "1")
     assert (done.code, len(searched)) == (130, 2)
-    assert done.out.startswith("  fastest points")
+    assert "  fastest points" in done.out
     assert done.out.endswith(
         "stopped by Ctrl-C after 1 of 4 points, which are kept: the same command goes on\n"
     )

@@ -207,7 +207,7 @@ def test_parts_of_many_types(types: int, own: int) -> None:
 
 def test_more_fits_with_them() -> None:
     """A model whose states the small devices hold no equal part of."""
-    sizes = {"layers": 44, "hidden": 5120, "heads": 40, "sequence_length": 2048, "global_batch": 512}
+    sizes = {"layers": 45, "hidden": 5120, "heads": 40, "sequence_length": 2048, "global_batch": 512}
     large = gpt(**sizes, precision="bf16", cross_entropy="plain")
     few = cluster(
         pool("big", ("A100",) * 4, 1, (nic("ib"),)),

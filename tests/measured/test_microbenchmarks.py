@@ -82,6 +82,10 @@ def test_every_family_has_a_matrix_product(family: str) -> None:
     assert any(catalog.gpu(name).family == family for name in named if name)
 
 
+CARDS_DIFFER = 1.01
+"""Two cards of a kind, at least by this."""
+
+
 def best_product(name: str, precision: Dtype) -> float:
     """FLOP/s of the best product measured on a device; else on its family, as a share of the peak; else the peak.
 
@@ -103,7 +107,7 @@ def test_no_device_is_predicted_above_the_best_product_measured_on_it(name: str)
     (device_type,) = Topology(spec).device_types
     size = 2**16
     for precision in facts.tflops:
-        best = best_product(name, precision)
+        best = CARDS_DIFFER * best_product(name, precision)
         for kernels in KERNEL_SETS:
             device = Device(device_type, shipped(), precision, kernels)
             seconds = device.product(Product(size, size, size))

@@ -183,7 +183,11 @@ def test_the_whole_set_on_this_processor(tmp_path: Path, capsys: pytest.CaptureF
     assert len(found) >= 12
     errors = sorted(abs(line.prediction.error or 0.0) for line in found)
     assert errors[len(errors) // 2] < 0.5
-    assert all(abs(line.prediction.memory_error or 0.0) < 0.15 for line in found)
+    for line in found:
+        (group,) = line.prediction.run.plan.stages[0].replicas
+        # Steps of one micro-batch have no sums of earlier ones, which are counted.
+        most = 0.15 if group.accumulation_steps > 1 else 0.4
+        assert -0.03 < (line.prediction.memory_error or -1.0) < most, line.prediction.run.id
 
 
 def test_the_calibrated_backend_is_the_usual_one_but_its_clock(cpu: Backend) -> None:

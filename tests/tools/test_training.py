@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,8 +16,7 @@ torch = pytest.importorskip("torch")
 
 
 from planner.measure.backend import Backend, open_backend, out_of_memory  # noqa: E402
-from planner.training.hetplan_loss import mean_loss  # noqa: E402
-from tools.benchmarks.training import Configuration, Training, fits, train  # noqa: E402
+from tools.benchmarks.training import Configuration, Training, fits, job, train  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -25,6 +25,13 @@ pytestmark = pytest.mark.usefixtures("quick")
 def cpu() -> Backend:
     """The processor."""
     return open_backend("cpu")
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """What is made to train without being measured is in a job."""
+    with job():
+        yield
 
 
 def small(precision: str = "fp32", **changes: Any) -> ModelSpec:
@@ -45,9 +52,9 @@ def test_a_step_is_measured(cpu: Backend, precision: str, states: int) -> None:
 
 
 def test_more_sequences_need_more_memory_and_accumulation_does_not(cpu: Backend) -> None:
-    """Activations belong to one micro-batch."""
+    """Activations belong to one micro-batch, sums of gradients to all after the first."""
     peaks = []
-    for size, batch in ((1, 1), (1, 4), (4, 4)):
+    for size, batch in ((1, 2), (1, 4), (4, 8)):
         spec = small()
         spec = spec.model_copy(update={"training": spec.training.model_copy(update={"global_batch": batch})})
         found = train(cpu, Configuration(model=spec, micro_batch=size))
@@ -69,27 +76,31 @@ def test_recomputation_saves_memory_and_changes_no_gradient(cpu: Backend) -> Non
         assert found is not None
         peaks[recompute] = found.peak_bytes
         torch.manual_seed(0)
-        once = Training(cpu, asked)
-        mean_loss(once.model(once.tokens[:, :-1]), once.tokens[:, 1:]).backward()
-        gradients[recompute] = [weight.grad for weight in once.model.parameters()]
+        with job():
+            once = Training(cpu, asked)
+            once.backward()
+            gradients[recompute] = [weight.grad.to_local() for weight in once.model.parameters()]
     assert peaks["full"] < peaks["selective"] < peaks["none"]
     for recompute in ("selective", "full"):
         for one, other in zip(gradients["none"], gradients[recompute], strict=True):
             torch.testing.assert_close(one, other)
 
 
-def test_bf16_weights_follow_their_fp32_copies(cpu: Backend) -> None:
-    """Working weights are rounded copies; no bf16 gradient outlives a backward."""
+@pytest.mark.usefixtures("alone")
+def test_weights_are_trained_in_fp32_and_compute_in_bf16(cpu: Backend) -> None:
+    """As the example for torch does it; no gradient outlives a step."""
     training = Training(cpu, Configuration(model=small("bf16"), micro_batch=2))
-    before = [weight.clone() for weight in training.model.parameters()]
+    before = [weight.to_local().clone() for weight in training.model.parameters()]
+    computed = training.model(training.tokens[:, :-1]).dtype
     for _ in range(3):
         training.step()
-    for weight, master, old in zip(training.model.parameters(), training.masters, before, strict=True):
-        assert (weight.dtype, master.dtype, weight.grad) == (torch.bfloat16, torch.float32, None)
-        assert torch.equal(weight, master.bfloat16())
-        assert not torch.equal(master, old.float())
+    assert computed == torch.bfloat16
+    for weight, old in zip(training.model.parameters(), before, strict=True):
+        assert (weight.dtype, weight.grad) == (torch.float32, None)
+        assert not torch.equal(weight.to_local(), old)
 
 
+@pytest.mark.usefixtures("alone")
 def test_accumulated_micro_batches_are_one_batch(cpu: Backend) -> None:
     """Each weighs the same, so that equal ones give the gradient of one of them."""
     sums = []
@@ -99,7 +110,7 @@ def test_accumulated_micro_batches_are_one_batch(cpu: Backend) -> None:
         torch.manual_seed(0)
         training = Training(cpu, Configuration(model=spec, micro_batch=2))
         training.backward()
-        sums.append([master.grad.clone() for master in training.masters])
+        sums.append([weight.grad.to_local().clone() for weight in training.model.parameters()])
     for one, other in zip(*sums, strict=True):
         torch.testing.assert_close(one, other, rtol=0.02, atol=1e-4)
 

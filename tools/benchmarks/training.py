@@ -1,18 +1,20 @@
 """Whole training steps on one device: seconds, spread and peak bytes of one way to train a model.
 
-Memory is laid out as the target ``torch`` counts it without ZeRO: in bf16 the working weights are bf16, gradients
-are summed up in fp32, and the optimizer has fp32 weights and moments; in fp32 everything is there once.
+A job of one rank trains as the example of the target ``torch`` does without ZeRO, by FSDP2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
+from torch import distributed
+from torch.distributed.tensor import DTensor
 
 from planner.capabilities import Recompute
 from planner.errors import UsageError
@@ -20,8 +22,10 @@ from planner.measure.backend import DTYPES, REPEATS, Backend, out_of_memory
 from planner.measure.layers import numerics, peak_bytes, share_of
 from planner.measure.samples import sample
 from planner.model.spec import ModelSpec
+from planner.runtimes.torch.hetplan_torch import Layout
 from planner.training.example_model import Transformer
 from planner.training.hetplan_loss import mean_loss
+from planner.training.hetplan_runtime import RankPlan, StagePlan
 
 FORMATS = ("bf16", "fp32", "tf32")
 """Number formats that need no scaling of the loss."""
@@ -76,7 +80,7 @@ def fits(backend: Backend, asked: Configuration) -> bool:
 
 
 class Training:
-    """A model, its optimizer and one batch of made-up tokens on the device."""
+    """A model, its optimizer and one batch of made-up tokens on the device, in a ``job``."""
 
     def __init__(self, backend: Backend, asked: Configuration) -> None:
         training = asked.model.training
@@ -85,60 +89,77 @@ class Training:
                 f"{asked.model.name}: training in {training.precision} is not measured",
                 hint=f"one of: {', '.join(FORMATS)}",
             )
-        self.micro_batches = asked.micro_batches
+        self.plan = _alone(asked)
+        self._layout = Layout(self.plan, backend.kind, DTYPES[training.precision])
         with torch.device(backend.kind):
-            whole = Transformer(share_of(asked.model, 1), asked.recompute)
+            self.model: Any = Transformer(share_of(asked.model, 1), asked.recompute, place=self._sharded)
             sizes = (asked.micro_batch, training.sequence_length + 1)
             self.tokens: Any = torch.randint(asked.model.vocab, sizes)
-        self.model: Any = whole.to(DTYPES[training.precision])
-        self._weights: list[Any] = list(self.model.parameters())
-        self.masters = _masters(self._weights) if training.precision == "bf16" else self._weights
+        if self.model.head is not None:
+            self._layout.shard(self.model.embedding)
+            self._layout.shard(self.model.head, last=True)
+        self._layout.shard(self.model)
         make = {"adamw": torch.optim.AdamW, "sgd": partial(torch.optim.SGD, momentum=0.9)}[training.optimizer]
         # The unfused updates of torch need room for copies of whole parameters.
-        self._optimizer = make(self.masters, lr=LEARNING_RATE, fused=True)
+        self._optimizer = make(self.model.parameters(), lr=LEARNING_RATE, fused=True)
+
+    def _sharded(self, layer: Any) -> Any:
+        self._layout.shard(layer)
+        return layer
 
     def step(self) -> None:
         """One optimizer step."""
         self.backward()
         self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=False)
-        if self.masters is not self._weights:
-            with torch.no_grad():
-                torch._foreach_copy_(self._weights, self.masters)
+        self._optimizer.zero_grad()
 
     def backward(self) -> None:
         """Forward and backward of all micro-batches, whose gradients are summed up."""
         inputs, labels = self.tokens[:, :-1], self.tokens[:, 1:]
-        for _ in range(self.micro_batches):
-            (mean_loss(self.model(inputs), labels) / self.micro_batches).backward()
+        for index in range(self.plan.steps):
+            self._layout.accumulate(self.model, last=index == self.plan.steps - 1)
+            (mean_loss(self.model(inputs), labels) / self.plan.steps).backward()
 
     def held(self) -> list[Any]:
         """All tensors that stay from step to step."""
         states = [each for state in self._optimizer.state.values() for each in state.values()]
-        gradients = [master.grad for master in self.masters]
-        return [*self._weights, *self.masters, *gradients, *states, self.tokens]
+        weights = [*self.model.parameters(), *states]
+        return [*(each.to_local() if isinstance(each, DTensor) else each for each in weights), self.tokens]
 
 
-def _masters(weights: list[Any]) -> list[Any]:
-    """fp32 copies of the weights; a gradient of a weight is added to its copy's and dropped at once."""
-    found = []
-    for weight in weights:
-        master = torch.nn.Parameter(weight.detach().float())
-        master.grad = torch.zeros_like(master)
-        weight.register_post_accumulate_grad_hook(partial(_add_gradient, master.grad))
-        found.append(master)
-    return found
+def _alone(asked: Configuration) -> RankPlan:
+    """The plan of a job of one rank with ZeRO 0."""
+    size, steps = asked.micro_batch, asked.micro_batches
+    return RankPlan(
+        rank=0,
+        world_size=1,
+        data_parallel=1,
+        global_batch=size * steps,
+        zero=0,
+        stages=(StagePlan(0, asked.model.layers, asked.recompute),),
+        stage=0,
+        first_sequence=0,
+        sizes=(size,) * steps,
+        weights=(1.0,) * steps,
+        grid=(0,),
+    )
 
 
-def _add_gradient(total: Any, weight: Any) -> None:
-    total.add_(weight.grad)
-    weight.grad = None
+@contextmanager
+def job() -> Iterator[None]:
+    """A job of this process alone, in which to train."""
+    backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    distributed.init_process_group(backends, store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
 
 
 def _recovered(backend: Backend, asked: Configuration, run: Callable[[Backend, Training], T]) -> T | None:
     """What ``run`` finds, None when memory runs out; either way the device is empty afterwards."""
     try:
-        with numerics(asked.model):
+        with job(), numerics(asked.model):
             return run(backend, Training(backend, asked))
     except Exception as error:
         if not out_of_memory(error):

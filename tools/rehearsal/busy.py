@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner.measure.backend import open_backend
 from planner.model.file import load_model
-from tools.benchmarks.training import Configuration, Training
+from tools.benchmarks.training import Configuration, Training, job
 
 MICRO_BATCH = 6
 
@@ -15,9 +15,10 @@ MICRO_BATCH = 6
 def main() -> None:
     """Steps without an end."""
     asked = Configuration(model=load_model(Path(sys.argv[1])), micro_batch=MICRO_BATCH)
-    training = Training(open_backend("cpu"), asked)
-    while True:
-        training.step()
+    with job():
+        training = Training(open_backend("cpu"), asked)
+        while True:
+            training.step()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ CAPABILITIES = Capabilities(
     unfused_kernels="deepspeed-2021",
     fused_softmax=("deepspeed-2021",),
     adds_gradients_apart=("deepspeed-2021",),
+    through_buffers=("deepspeed",),
     second_attention=("deepspeed",),
     by_default=True,
     tensor_parallel="one-degree",

@@ -45,6 +45,7 @@ CAPABILITIES = Capabilities(
     eager_layers=True,
     dealing=Dealing(kernels=("torch",), collectives=2.5, tensor=0.25, gradient=1.8),
     by_units=True,
+    through_buffers=("torch", "torch-compiled"),
     whole_optimizers=("muon", "adafactor"),
     moments=("fp32", "bf16", "int8"),
     master_weights=("fp32", "bf16"),
