@@ -257,6 +257,8 @@ def outside(plan: Plan, limits: Limits, model: ModelSpec) -> str:
     row, tp = target(plan.target), max(group.tp for group in groups)
     if row.tensor_parallel == "per-stage" and tp > 1 and not plan.sequence_parallel:
         return "a degree that does not divide the sequence"
+    if tp > 1 and not plan.sequence_parallel and splits_sequence(row, model, tp):
+        return "whole sequences that could be divided"
     if plan.shard_size and any(count % plan.shard_size for count in devices_of(plan).values()):
         return "HSDP in groups of several device types"
     return ""

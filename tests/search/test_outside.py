@@ -208,6 +208,7 @@ DIVIDED = ("interleaved zero-bubble schedules",)
 SHORT = ("sequences divided into parts of fewer than 8192 tokens",)
 APART = ("sequences divided over several device types, or over parts of several nodes",)
 LEFT_OVER = ("stages on devices of a node that a tensor-parallel stage leaves over",)
+WHOLE = ("tensor parallelism without sequence parallelism, where both can be had",)
 LARGE = ("micro-batches of more than 512 sequences",)
 UNLIKE = ("replicas that share sequences, with batches or micro-batches of unequal size",)
 HYBRID = (
@@ -245,7 +246,7 @@ ON_HOSTS = (
         (
             Limits(target="torch"),
             (
-                *(CHUNKS + DIVIDED + ANYWHERE + SHORT + APART + LEFT_OVER + LARGE + UNLIKE + HYBRID),
+                *(CHUNKS + DIVIDED + ANYWHERE + SHORT + APART + LEFT_OVER + WHOLE + LARGE + UNLIKE + HYBRID),
                 "tensor grids (--allow-tensor-grids)",
                 "offloading",
             ),
@@ -260,11 +261,11 @@ ON_HOSTS = (
                 unequal_shards=True,
                 grids=True,
             ),
-            (*(CHUNKS + DIVIDED + ANYWHERE + APART + LEFT_OVER + HYBRID + ASKED), "offloading"),
+            (*(CHUNKS + DIVIDED + ANYWHERE + APART + LEFT_OVER + WHOLE + HYBRID + ASKED), "offloading"),
         ),
         (
             Limits(target="megatron"),
-            (*(CHUNKS + ANYWHERE + SHORT + APART + LEFT_OVER), "offloading"),
+            (*(CHUNKS + ANYWHERE + SHORT + APART + LEFT_OVER + WHOLE), "offloading"),
         ),
         (
             Limits(target="deepspeed", offload=("none", "optimizer")),
@@ -272,7 +273,7 @@ ON_HOSTS = (
         ),
         (
             Limits(target="flagscale"),
-            (ANYWHERE[0], "stages of several device types", *ANYWHERE[2:], *LEFT_OVER),
+            (ANYWHERE[0], "stages of several device types", *ANYWHERE[2:], *LEFT_OVER, *WHOLE),
         ),
     ],
     ids=["torch", "all that is asked for", "megatron", "offload", "flagscale"],
@@ -286,7 +287,7 @@ def test_what_is_left_out_of_experts_and_of_many_nodes() -> None:
     """Experts are divided in the ways of their own; 40 nodes are more than twice the groups of HSDP."""
     few = model(16, experts={"number": 4, "top_k": 2, "ffn": 64})
     assert outside(TWO, few, Limits(target="megatron")) == (
-        *(ANYWHERE[:1] + ANYWHERE[3:] + SHORT + APART + EXPERTS + LEFT_OVER),
+        *(ANYWHERE[:1] + ANYWHERE[3:] + SHORT + APART + EXPERTS + LEFT_OVER + WHOLE),
         "offloading",
     )
     many = outside(cluster(pool("a", nodes=40)), gpt(96, global_batch=600), Limits(target="torch"))
@@ -294,3 +295,13 @@ def test_what_is_left_out_of_experts_and_of_many_nodes() -> None:
     wide = "HSDP groups of more than 16 nodes that do not divide a device type evenly"
     assert [line for line in many if "HSDP" in line] == [HYBRID[2], HYBRID[3], wide]
     assert wide not in outside(cluster(pool("a", nodes=32)), gpt(96), Limits(target="torch"))
+
+
+def test_whole_sequences_beside_divided_ones() -> None:
+    """Named where tensor parallelism may divide the sequence, which the search then has it do."""
+    spec = cluster(pool("a"))
+    assert {*WHOLE} <= {*outside(spec, gpt(), Limits(target="torch"))}
+    assert {*WHOLE} <= {*outside(spec, gpt(), Limits(target="megatron", tp=(2,)))}
+    assert not {*WHOLE} & {*outside(spec, gpt(), Limits(target="torch", tp=(1,)))}
+    assert not {*WHOLE} & {*outside(spec, gpt(sequence_length=129), Limits(target="torch"))}
+    assert not {*WHOLE} & {*outside(spec, gpt(), Limits(target="deepspeed"))}

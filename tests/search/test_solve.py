@@ -391,7 +391,7 @@ def test_adapters_need_no_offload() -> None:
     assert alone.best.plan.stages[0].recompute == "full"
     assert found.best.estimate.step_seconds < 0.8 * alone.best.estimate.step_seconds
     assert "schedules that divide the backward with adapters" in found.outside
-    assert not any(what.startswith("tensor parallelism with") for what in found.outside)
+    assert not any(what.startswith("tensor parallelism with ") for what in found.outside)
     refused = search(spec, load_model(MODELS / "mistral_7b_lora.yaml"), limits=Limits(target="megatron"))
     assert refused.diagnosis is not None
     assert refused.diagnosis.causes == (

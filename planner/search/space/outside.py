@@ -202,6 +202,11 @@ class _Left:
             splits(model, tp) and not splits_sequence(row, model, tp) for tp in range(2, most + 1)
         ):
             yield "tensor-parallel degrees that do not divide the sequence"
+        degrees = (tp for tp in range(2, most + 1) if limits.tp is None or tp in limits.tp)
+        if row.tensor_parallel != "none" and any(
+            splits(model, tp) and splits_sequence(row, model, tp) for tp in degrees
+        ):
+            yield "tensor parallelism without sequence parallelism, where both can be had"
         if model.frozen and devices > 1 and row.frozen_parts:
             if any(divides(schedule) for schedule in row.schedules):
                 yield f"schedules that divide the backward with {frozen_text(model)}"
