@@ -130,10 +130,12 @@ def peak(folder: Path, rank: int, held: Held) -> int:
     layout, sharing = train.layout_of(plan, *formats, False), train.sharing_of(plan)
     layout._start_alike = lambda module: None
     attention = functional.scaled_dot_product_attention
+    context: Any = sys.modules["example_context"]
+    ring: Any = sys.modules["example_ring"]
+    context.ring_attention = ring.ring_attention  # which a rank before may have seen inside
     if plan.recompute != "selective":  # which knows operations by name
         functional.scaled_dot_product_attention = lambda *each, is_causal: FlashAttention.apply(*each)
-        context: Any = sys.modules["example_context"]
-        context.ring_attention = seen_inside(sys.modules["example_ring"])
+        context.ring_attention = seen_inside(ring)
     gc.collect()  # what the rank before has left
     before = held.now
     with FakeTensorMode(allow_non_fake_inputs=True), held:
