@@ -141,6 +141,17 @@ class Dealing:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class Dividing:
+    """What a host does to compute the gradients of weights apart from those of inputs, in steps that take as long as
+    launching a kernel."""
+
+    module: float
+    """Of a module with weights: which part of the graph is its own, and a backward through that part alone."""
+    layer: float
+    """Of a module with weights, for each layer of the graph: that backward walks all of it first."""
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """One row of the capability table."""
 
@@ -206,6 +217,8 @@ class Capabilities:
     """Messages in which ZeRO-3 gathers a layer, and scatters its gradients: a unit at once, or weight by weight."""
     dealing: Dealing | None = None
     """What its host does about tensors that devices share; None where that is launching kernels alone."""
+    dividing: Dividing | None = None
+    """What its host does to divide backwards; None where that is launching kernels alone."""
     hooks: Hooks | None = None
     """What its host does around modules with ZeRO 3; None where it is no more than without."""
     network_per_group: bool

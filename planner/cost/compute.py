@@ -87,6 +87,9 @@ ADAPTER_KERNELS = 3
 ADAPTER_MODULES = 4
 """Modules of an adapter: what stands around the layer and its adapter, two products, and dropout or what scales."""
 
+NORM_TENSORS = {"layer": 2, "rms": 1}
+"""Weights of a norm, of those that have any."""
+
 NF4_KERNELS = {"nf4": 1, "nf4-double": 8}
 """More of them for each matrix in four bits: that of bitsandbytes; of scales in eight bits cast, shift, part,
 repetition, scale, mean, bound."""
@@ -716,10 +719,12 @@ def layer_pass(
     folding: Folding = WHOLE_EXPERTS,
     ways: int = 1,
     hooks: Hooks | None = None,
+    graph: int = 0,
 ) -> LayerPass:
     """Seconds of one layer for one micro-batch; raises KeyError when the device lacks the number format.
 
-    ``ways`` replicas have a part of each sequence; the model is that of a part. ``hooks`` stand around its modules.
+    ``ways`` replicas have a part of each sequence; the model is that of a part. ``hooks`` stand around its modules. Of
+    a backward in two parts ``graph`` is the layers of its graph.
     """
     tokens = micro_batch * model.training.sequence_length
     products, back = layer_product_seconds(model, device, tp=tp, tokens=tokens, folding=folding)
@@ -760,7 +765,11 @@ def layer_pass(
     if tp > 1 and dealing is not None and device.kernels in dealing.kernels:
         dealt, trained = dealt_tensors(model, split=sequence_parallel)
         launches += dealing.collectives * (2 if sequence_parallel else 1) + dealing.tensor * dealt
-        more += dealing.gradient * trained * seconds
+        # Both parts of a divided backward deal gradients.
+        more += dealing.gradient * trained * (2 if graph else 1) * seconds
+    if graph and target.dividing is not None:
+        each = target.dividing.module + target.dividing.layer * graph
+        more += each * modules_with_weights(model) * seconds
     if hooks is not None:
         gathered, trained = layer_tensors(model)
         launches += hooks.module * layer_modules(model) + hooks.tensor * gathered
@@ -830,6 +839,12 @@ def layer_modules(model: ModelSpec) -> int:
     return around + sum(_linear_layers(model)) + adapters
 
 
+def modules_with_weights(model: ModelSpec) -> int:
+    """Modules of a layer whose weights are trained, each of which makes its gradients at once."""
+    norms = model.layer_norms + (2 * bool(model.qk_norm) if model.attends else 0)
+    return layer_tensors(model)[1] + norms * (model.norm in NORM_TENSORS)
+
+
 def layer_tensors(model: ModelSpec) -> tuple[int, int]:
     """Tensors of a layer that ZeRO 3 gathers, and those that are trained: norms and biases are whole everywhere.
 
@@ -855,7 +870,7 @@ def dealt_tensors(model: ModelSpec, *, split: bool) -> tuple[int, int]:
     """
     dealt, trained = dense_tensors(model)
     norms = 2 * bool(model.qk_norm) if model.attends else 0
-    norms += model.layer_norms * {"layer": 2, "rms": 1}.get(model.norm, 0) if split else 0
+    norms += model.layer_norms * NORM_TENSORS.get(model.norm, 0) if split else 0
     others: dict[Part, int] = {
         "attention": 2 * model.qkv_bias + model.output_bias if model.attends else 0,
         "mlp": model.mlp_matrices * model.mlp_bias if model.common_ffn else 0,

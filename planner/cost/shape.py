@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.capabilities import Recompute, Schedule
-from planner.cost.schedules import chunk_at, is_v_shaped
+from planner.cost.schedules import chunk_at, divides, is_v_shaped
 from planner.frozen import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan.values import (
@@ -72,8 +72,9 @@ class Shape:
 
     @property
     def likeness_of_layers(self) -> tuple[object, ...]:
-        """The same of stages with as many layers in each chunk."""
-        held = self.first, self.last, self.recompute, self.schedule
+        """The same of stages with as many layers in each chunk; what divides backwards goes by those of even stages."""
+        even = self.depth if divides(self.schedule) else 0
+        held = self.first, self.last, self.recompute, self.schedule, even
         return *held, self.zero, self.zero_plus, self.sequence_parallel, self.offload, self.folding
 
 

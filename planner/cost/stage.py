@@ -105,6 +105,8 @@ class LayerMode(NamedTuple):
     folding: Folding
     hooked: bool
     """Whether there are hooks around modules."""
+    graph: int = 0
+    """Layers of the graph of a backward in two parts, with as many in all chunks; 0 where it is whole."""
 
 
 PLAIN = LayerMode("none", False, WHOLE_EXPERTS, False)
@@ -248,8 +250,9 @@ def measured_layer(times: LayerTimes, formula: LayerPrice) -> LayerPrice:
     )
 
 
-def behind_hooks(price: LayerPrice, one: LayerPass) -> LayerPrice:
-    """A measured layer whose host also does what ZeRO 3 has around modules, which no measurement of it has."""
+def beside_host(price: LayerPrice, one: LayerPass) -> LayerPrice:
+    """A measured layer whose host also does what no measurement of it has: around modules with ZeRO 3, and to divide
+    its backward."""
     forward = with_host(price.forward_seconds, one.host_seconds)
     return replace(
         price,
@@ -700,7 +703,8 @@ class Pricer:
         ring: Ring,
     ) -> MicroBatch:
         mode = self._mode(shape)
-        one = self._layer(device_type, tp, sequences, mode)
+        whole = mode._replace(graph=0)
+        one = self._layer(device_type, tp, sequences, whole)
         ends = [self._end("embedding", device_type, tp, sequences)] if first else []
         ends += [self._end("head", device_type, tp, sequences)] if last else []
         forward = layers * one.forward_seconds + sum(end.forward_seconds for end in ends)
@@ -708,6 +712,12 @@ class Pricer:
         host = self.host_seconds(device_type) if shape.depth > 1 else 0.0
         forward, backward = forward + host / 2, backward + host / 2
         weight = layers * one.weight_seconds + sum(end.weight_seconds for end in ends)
+        if mode.graph:
+            # The first chunk passes no gradient on, so that its backward is whole.
+            parts = self._layer(device_type, tp, sequences, mode)
+            each = parts.backward_seconds - one.backward_seconds
+            dividing = (layers - first * shape.chunks[0]) * each
+            backward, weight = backward + dividing, weight + dividing
         again = layers * one.recompute_seconds
         tensor_forward, tensor_backward = layers * one.collective_forward, layers * one.collective_backward
         tensor_forward += sum(end.collective_forward for end in ends)
@@ -721,7 +731,7 @@ class Pricer:
         for runs in (self._ahead if first else (), self._behind if last else ()):
             if not runs:
                 continue
-            more = self._priced_runs(runs, device_type, tp, sequences, mode)
+            more = self._priced_runs(runs, device_type, tp, sequences, whole if runs is self._ahead else mode)
             forward, backward = forward + more.forward_seconds, backward + more.backward_seconds
             routing_forward += more.routing_forward
             routing_backward += more.routing_backward
@@ -1147,8 +1157,8 @@ class Pricer:
         price = layer_price(one, moved, self.model_on(device_type), mode.recompute, by_operation, routing)
         if measured:
             price = measured_layer(measured, price)
-            if mode.hooked:
-                price = behind_hooks(price, one)
+            if mode.hooked or mode.graph:
+                price = beside_host(price, one)
             back = price.backward_seconds
             price = replace(
                 price,
@@ -1281,7 +1291,7 @@ class Pricer:
 
     def _layer_pass(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPass:
         """A layer's kernels, which do not depend on what is computed again."""
-        key = device_type.key, tp, _sizes(sequences), mode.split, mode.folding, mode.hooked
+        key = device_type.key, tp, _sizes(sequences), mode.split, mode.folding, mode.hooked, mode.graph
         if key not in self._passes:
             self._passes[key] = layer_pass(
                 self.model_on(device_type),
@@ -1293,6 +1303,7 @@ class Pricer:
                 folding=mode.folding,
                 ways=self.context.ways,
                 hooks=self.target.hooks if mode.hooked else None,
+                graph=mode.graph,
             )
         return self._passes[key]
 
@@ -1301,8 +1312,12 @@ class Pricer:
         return zero == 3 and self.target.hooks is not None
 
     def _mode(self, shape: Shape) -> LayerMode:
-        """How the layers of a stage are computed."""
-        return LayerMode(shape.recompute, shape.sequence_parallel, shape.folding, self.hooked(shape.zero))
+        """How the layers of a stage are computed, all but those of the pipeline's first chunk."""
+        even = max(1, self.model.layers // (shape.depth * len(shape.chunks)))
+        graph = even if divides(shape.schedule) and self.target.dividing is not None else 0
+        return LayerMode(
+            shape.recompute, shape.sequence_parallel, shape.folding, self.hooked(shape.zero), graph
+        )
 
     def runs_unfused(self, device_type: DeviceType) -> bool:
         """True where the model has fused attention and the runtime no kernel of it for this type."""

@@ -19,7 +19,7 @@ from planner.calibration.values import (
     Framework,
     GpuFamily,
 )
-from planner.capabilities import CudaGraphs, Recompute
+from planner.capabilities import CudaGraphs, Recompute, Schedule
 from planner.cluster.topology import DeviceType, Topology
 from planner.cost.communication import ALONE, tensor_ring
 from planner.cost.compute import (
@@ -491,6 +491,62 @@ def test_zero_3_of_deepspeed_alone_has_hooks() -> None:
         )
         assert (three > 2 * two) == longer
         assert longer or three == two
+
+
+WITHOUT_BIASES: dict[str, Any] = {"qkv_bias": False, "output_bias": False, "mlp_bias": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "modules", "dealt"),
+    [
+        # Five products, keys beside values, and two norms; of both sums of rows biases too, which all devices have.
+        ({}, 7, 14),
+        ({"norm": "plain"}, 5, 10),
+        # One more product, and two norms of queries and keys.
+        (WITHOUT_BIASES | {"gated_mlp": True, "norm": "rms", "qk_norm": True}, 10, 10),
+    ],
+)
+def test_launches_that_divide_a_backward(changes: dict[str, Any], modules: int, dealt: int) -> None:
+    """What torch's host does for a layer in a graph of twelve, with tensor parallelism too, counted by hand."""
+    model = gpt(precision="bf16").model_copy(update=changes)
+    row = target("torch")
+    device = Device(device_of(model).device_type, ASSUMED, "bf16", row.kernels_of(None, "flash"))
+    launch = device.family.launch_seconds * device.framework.host_factor
+    for tp, again in ((1, 0.0), (2, 1.8 * dealt)):
+        whole, parts = (
+            layer_pass(model, device, row, tp=tp, micro_batch=1, sequence_parallel=tp > 1, graph=graph)
+            for graph in (0, 12)
+        )
+        more = (parts.host_more_seconds - whole.host_more_seconds) / launch / (1 + HOST_JITTER * (tp - 1))
+        assert more == pytest.approx((1.5 + 12 * 0.24) * modules + again)
+        assert replace(parts, host_more_seconds=whole.host_more_seconds) == whole
+
+
+@pytest.mark.parametrize("schedule", ["zero-bubble", "zb-v"])
+def test_what_divides_a_backward_is_behind_the_gradient_that_goes_on(schedule: Schedule) -> None:
+    """Of small layers, whose host is all of their time; the pipeline's first chunk passes no gradient on."""
+    model = gpt(24, vocab=64, sequence_length=64).model_copy(update={"hidden": 64, "ffn": 64})
+    topology = Topology(cluster(pool("a")))
+    device_type = topology.device_types[0]
+    pricer, group = Pricer(topology, model, ASSUMED, target("torch")), replicas_on(device_type, 1)
+    for stage in (0, 1, 2):
+        shape = replace(whole_model(model, 0, "none"), chunks=(2, 4), stage=stage, depth=4)
+        whole = pricer.price(shape, (group,), ALONE)
+        parts = pricer.price(replace(shape, schedule=schedule), (group,), ALONE)
+        for chunk, layers in enumerate(shape.chunks):
+            divided = stage > 0 or chunk > 0
+            # Seven modules, in a graph of 24 / 8 layers.
+            more = layers * 7 * (1.5 + 3 * 0.24) * pricer.launch_seconds(device_type) * divided
+            took = parts.forward[chunk] + parts.backward[chunk] + parts.weight[chunk]
+            before = whole.forward[chunk] + whole.backward[chunk]
+            # The first stage of a V-shaped pipeline has the head, with its second chunk.
+            head = (
+                pricer.ends_seconds(shape, group, 1)[1]
+                if schedule == "zb-v" and (stage, chunk) == (0, 1)
+                else 0.0
+            )
+            assert took - before == pytest.approx(more + head, rel=0.01)
+            assert (parts.backward[chunk] > 0) == divided
 
 
 @pytest.mark.parametrize(("number", "top_k"), [(8, 1), (8, 3), (12, 4), (8, 8)])

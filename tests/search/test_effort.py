@@ -483,7 +483,7 @@ def test_parts_that_are_many_are_left_to_one_ilp() -> None:
     assert (least, part, relaxed, solved) == (3.5, Subset(), True, 0)
 
 
-@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize(
     ("target", "chunks", "schedule"), [("megatron", 2, "1f1b"), ("torch", 1, "zero-bubble")]
 )

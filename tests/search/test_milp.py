@@ -277,7 +277,7 @@ def test_solutions_are_plans(interleave: int) -> None:
     [
         ("1f1b", 1, 0.0),
         ("1f1b", 2, 0.02),
-        ("zero-bubble", 1, 0.02),
+        ("zero-bubble", 1, 0.015),
         ("dualpipe-v", 2, 0.05),
         ("zb-v", 2, 0.03),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.capabilities import Capabilities, Dealing, Gradients, Offloading
+from planner.capabilities import Capabilities, Dealing, Dividing, Gradients, Offloading
 
 CAPABILITIES = Capabilities(
     name="torch",
@@ -44,6 +44,7 @@ CAPABILITIES = Capabilities(
     optimizers=("adamw", "sgd", "lion", "muon", "adafactor"),
     eager_layers=True,
     dealing=Dealing(kernels=("torch",), collectives=2.5, tensor=0.25, gradient=1.8),
+    dividing=Dividing(module=1.5, layer=0.24),
     by_units=True,
     through_buffers=("torch", "torch-compiled"),
     whole_optimizers=("muon", "adafactor"),

@@ -430,7 +430,7 @@ class StageOptions:
     @cached_property
     def least_layer_seconds(self) -> float:
         """Forward and backward of one layer for one micro-batch on the fastest devices, without ZeRO's traffic."""
-        inner = replace(self.shape(0, 1, self.recomputes[0]), chunks=(1,), stage=1, depth=3)
+        inner = replace(self.shape(0, 1, self.recomputes[0]), chunks=(1,), stage=1, depth=3, schedule="1f1b")
         micro = [
             self.pricer.micro_batch(inner, group, group.micro_batch, ALONE)
             for groups in self.compositions
