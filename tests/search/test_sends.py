@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -187,6 +188,47 @@ def test_replicas_that_leave_a_node_share_its_card() -> None:
     assert [each.far_seconds / seconds[0].far_seconds for each in seconds] == pytest.approx(
         [1, 1 / 2, 1 / 2, 1, 1, 1 / 4], rel=0.02
     )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_node", "dp", "behind"),
+    [
+        # The stages on one device of each node: the first of them does not reach the last node, on which the last of
+        # those on one node stands, but where there are two nodes.
+        (4, 5, 2, 1.0),
+        (2, 5, 2, 0.5),
+        (3, 7, 3, 0.67),
+        (4, 7, 3, 1.0),
+        (5, 6, 4, 1.0),
+        # One such stage, the last, which sends to the first on one of its nodes where these have two chunks each.
+        (5, 5, 4, 1.0),
+    ],
+)
+@pytest.mark.parametrize("interleave", [1, 2])
+def test_sends_to_what_is_left_of_nodes_of_one_kind(
+    nodes: int, per_node: int, dp: int, behind: float, interleave: int
+) -> None:
+    """No less than the plan's own, and all replicas send over one card where they stand on other nodes."""
+    estimator = Estimator(
+        cluster(pool("p", nodes=nodes, per_node=per_node, cards=1, gbps=10)),
+        gpt(64, 2048, 16, global_batch=96),
+    )
+    depth = nodes * per_node // dp
+    family = Family(
+        target="megatron", zero=1, recompute="none", tp=1, dp=dp, batch=dp, micro_batches=96 // dp
+    )
+    stages = StageOptions(Choice(family=family, depth=depth, interleave=interleave), estimator, Limits())
+    ((divided, whole),) = stages.divided.items()
+    slots = [0] * whole + [divided] * (depth - whole)
+    plan = stages.plan([stages.option(stage, slot, 2) for stage, slot in enumerate(slots)])
+    sent = [each.seconds for each in estimator.price(plan).sends]
+    for stage, pair in enumerate(pairwise(slots)):
+        assert stages.sends(*pair).least_seconds <= sent[stage] * (1 + 1e-9)
+    # From the last stage to the first, which may have a node in common.
+    if interleave > 1:
+        assert stages.sends(divided, 0).least_seconds <= sent[-1] * (1 + 1e-9)
+    far = stages.sends(0, 0).far_seconds
+    assert stages.sends(0, divided).least_seconds / far == pytest.approx(behind, rel=0.05)
 
 
 @pytest.mark.parametrize("pools", [2, 3, 4])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
@@ -256,12 +256,15 @@ def send_divided(
     last: Composition,
     replica_bytes: float,
     divided: tuple[bool, bool],
+    *,
+    one_kind: bool,
 ) -> Sends:
     """Seconds between two stages, at least, of which one or both stand on what others leave of several nodes.
 
     These nodes hold all the stages that they can hold whole, so that no more of its replicas are on one of them than
-    such stages leave over, and some are on other nodes than a stage of their pool that stands on one. Infinite where
-    one is of several device types: no plan has both.
+    such stages leave over, and some are on other nodes than a stage of their pool that stands on one: all where it is
+    the one before in a pipeline on devices of ``one_kind``, as this stands on the last node. Infinite where one is of
+    several device types: no plan has both.
     """
     never = float("inf")
     if len(first) > 1 or len(last) > 1:
@@ -277,8 +280,11 @@ def send_divided(
     if (group.pool, group.gpu) == (other.pool, other.gpu):
         away = 1
         if not all(divided):
-            per_node = topology.device_type(group.pool, group.gpu).per_node // group.tp
-            away = group.count - per_node % group.count
+            device_type = topology.device_type(group.pool, group.gpu)
+            left = device_type.per_node // group.tp % group.count
+            ends_before = ceil(group.count / left) < device_type.nodes
+            goes_on = one_kind and divided == (False, True)
+            away = group.count if goes_on and ends_before else group.count - left
         # On one node, or each alone; the second stage on other nodes.
         here, there = (
             slot._replace(nodes=away) if apart else slot._replace(replicas_per_node=away)

@@ -449,6 +449,11 @@ class StageOptions:
             senders.append((unbatched(groups), size * copies))
         return tuple(senders)
 
+    @cached_property
+    def _one_kind(self) -> bool:
+        """True where all stages are on devices of one type of one pool."""
+        return len({(group.pool, group.gpu) for groups in self.compositions for group in groups}) == 1
+
     def sends(self, first: int, last: int) -> Sends:
         """Least seconds of a send between two compositions."""
         key = (first, last)
@@ -456,7 +461,9 @@ class StageOptions:
             (groups, size), (others, _) = self._senders[first], self._senders[last]
             divided = first in self.divided, last in self.divided
             if any(divided):
-                self._sends[key] = send_divided(self.estimator, groups, others, size, divided)
+                self._sends[key] = send_divided(
+                    self.estimator, groups, others, size, divided, one_kind=self._one_kind
+                )
             else:
                 self._sends[key] = send_alone(self.estimator, groups, others, size)
         return self._sends[key]
