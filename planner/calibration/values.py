@@ -105,6 +105,8 @@ class Framework:
     """Device context and libraries of one process."""
     allocator_slack: Factor = 0.06
     """What the allocator holds beyond its tensors over these, as long as the device has room."""
+    unit_slack: Factor = 0.06
+    """The same where parameters come and go in units, so that tensors of many sizes do."""
     link_utilisation: Share = 1.0
     """Share of a fabric's rate that the framework's own collectives between nodes reach: 1 for large buckets."""
     micro_batch_launches: Factor = 0.0

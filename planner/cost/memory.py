@@ -10,6 +10,8 @@ from dataclasses import replace
 from math import exp, log2
 from statistics import NormalDist
 
+import numpy as np
+
 from planner.calibration.values import Framework
 from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType
@@ -144,6 +146,9 @@ class Load:
     """Blocks of weights and activations on their way through a grid."""
     passed: int = 0
     """Hidden states of a micro-batch alive that come and go beside its own: those of a pipeline's reference."""
+    lone: float = 0.0
+    """1 where gradients come, and are reduced, as activations go: those of the only micro-batch of a step. It may be an
+    array."""
 
     @property
     def expert_dp(self) -> float:
@@ -631,7 +636,11 @@ class Footprint:
         ends = self._end_elements / load.tp * more / ways
         weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
         weights += size / load.secondary if load.secondary else 0.0
-        gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp) + load.beside_bytes
+        gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp)
+        self._lone, self._any_lone = load.lone, bool(np.any(load.lone))
+        # What is left of them in the end is in the format of the parameters.
+        self._last_gradients = smaller(gradients, (2.0 if load.master_weights == "bf16" else 4.0) / ways)
+        self._beside = load.beside_bytes
         self._layer = _layer_activations(model, load, load.recompute)
         self._in_host = self._ends_in_host = self._built = 0.0
         self._frozen_in_host = 0.0, 0.0
@@ -682,7 +691,8 @@ class Footprint:
         self._logits = _logits(model, load, self._working, units)
         self._embedding_buffers = load.padding * (units.embedding - units.layers)
         self._context = min(framework.runtime_bytes, MOST_CONTEXT * device_type.memory_bytes)
-        self._slack = framework.allocator_slack if load.allocator_slack is None else load.allocator_slack
+        slack = framework.unit_slack if load.by_units else framework.allocator_slack
+        self._slack = slack if load.allocator_slack is None else load.allocator_slack
 
     def _freeze(self, model: ModelSpec, load: Load) -> tuple[float, float]:
         """Bytes of what is not trained, of a layer and of the ends; from here on elements are those that are."""
@@ -739,8 +749,8 @@ class Footprint:
         experts = layers * self._expert_elements + self._end_experts
         return elements + experts * (self._expert_states - 1.0)
 
-    def _tensors(self, layers: int, in_flight: float) -> tuple[float, float, float, float, float]:
-        """Bytes of weights, gradients, states, activations and buffers."""
+    def _tensors(self, layers: int, in_flight: float) -> tuple[float, float, float, float, float, float]:
+        """Bytes of weights, gradients, states, activations, buffers, and those that come when activations are gone."""
         elements = self._elements(layers)
         activations = (
             min(in_flight, self._most_alive) * self._layer
@@ -749,21 +759,24 @@ class Footprint:
         )
         updated = self._updated(layers, elements)
         # What else ZeRO divides, it divides as the optimizer's states.
-        weights, gradients = (updated if self._zero >= stage else elements for stage in (3, 2))
+        weights, summed, last = (updated if self._zero >= stage else elements for stage in (3, 2, 1))
+        parameters, gradients = weights * self._weights, summed * self._gradients
+        # A copy, or buffers of the embedding, take the place of activations.
+        needed, gone = larger(updated * self._copy, self._embedding_buffers), activations + self._logits
+        late = larger(0.0, needed - gone)
+        if self._any_lone:
+            # So do gradients then, and of gathered parameters too.
+            gone, last = gone + parameters, last * self._last_gradients
+            gradients = gradients + self._lone * (larger(0.0, last - gone) - gradients)
+            late = late + self._lone * (larger(0.0, needed - larger(0.0, gone - last)) - late)
         return (
-            weights * self._weights + layers * self._frozen_layer + self._frozen_ends,
-            gradients * self._gradients,
+            parameters + layers * self._frozen_layer + self._frozen_ends,
+            gradients + summed * self._beside,
             updated * self._states + self._end_states,
             activations,
-            self._bucket * smaller(elements, BUCKET_ELEMENTS)
-            + self._buffers
-            + self._copied(updated, activations),
+            self._bucket * smaller(elements, BUCKET_ELEMENTS) + self._buffers,
+            late,
         )
-
-    def _copied(self, updated: float, activations: float) -> float:
-        """Bytes beyond those of activations of what comes when these are gone: a copy, buffers of the embedding."""
-        needed = larger(updated * self._copy, self._embedding_buffers)
-        return larger(0.0, needed - activations - self._logits)
 
     def _host_bytes(self, layers: int, in_flight: float) -> float:
         """What is kept in the memory of the host."""
@@ -788,10 +801,9 @@ class Footprint:
         return self._room(sum(self._tensors(layers, in_flight)) + self._logits)
 
     def most_room(self, layers: int, in_flight: float) -> float:
-        """``room`` without the optimizer's copy: bytes are concave in layers, and linear in what is alive."""
-        weights, gradients, states, activations, buffers = self._tensors(layers, in_flight)
-        buffers -= self._copied(self._updated(layers, self._elements(layers)), activations)
-        return self._room(weights + gradients + states + activations + buffers + self._logits)
+        """``room`` without what comes late: bytes are concave in layers, and linear in what is alive."""
+        *parts, _ = self._tensors(layers, in_flight)
+        return self._room(sum(parts) + self._logits)
 
     def headroom(self, layers: int, in_flight: float) -> float:
         """Bytes that are left; negative when they do not fit."""
@@ -809,12 +821,12 @@ class Footprint:
         return max(0.0, self._room(0.0)) / (1 + FRAGMENTS)
 
     def layer_states(self) -> LayerStates:
-        """What a layer keeps from step to step."""
+        """What a layer keeps from step to step, and of gradients in the end."""
         return LayerStates(
             dense_elements=self._layer_elements / self._tp + self._measured_elements,
             expert_elements=self._expert_elements,
             weights_bytes=self._weights,
-            gradients_bytes=self._gradients,
+            gradients_bytes=(self._last_gradients if self._lone else self._gradients) + self._beside,
             states_bytes=self._states,
             frozen_bytes=self._frozen_layer,
             host_bytes=self._in_host,
@@ -827,7 +839,7 @@ class Footprint:
 
     def memory(self, layers: int, in_flight: float) -> Memory:
         """The same by component."""
-        weights, gradients, states, activations, buffers = parts = self._tensors(layers, in_flight)
+        weights, gradients, states, activations, buffers, late = parts = self._tensors(layers, in_flight)
         tensors = sum(parts) + self._logits
         # What the allocator holds beyond its tensors it gives back before it runs out.
         slack = max(0.0, min(self._slack * tensors, self._room(tensors)))
@@ -837,7 +849,7 @@ class Footprint:
             optimizer_bytes=states,
             activations_bytes=activations,
             logits_bytes=self._logits,
-            buffers_bytes=buffers,
+            buffers_bytes=buffers + late,
             runtime_bytes=self._context + FRAGMENTS * tensors + slack,
             slack_bytes=slack,
             reserve_bytes=self._reserve,

@@ -93,7 +93,7 @@ from planner.dims.sharding import gradients_of, master_weights_of, optimizer_way
 from planner.frozen import dataclass
 from planner.model.spec import LayerRun, ModelSpec
 from planner.plan.equal_pools import Joined
-from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, ReplicaGroup
+from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, Offload, ReplicaGroup
 
 
 class LayerMode(NamedTuple):
@@ -900,20 +900,29 @@ class Pricer:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
         more = shape.sequence_parallel, shape.offload, shape.folding, kept_on_device(shape.sync), padding
-        key = *same, *more, shape.zero_plus.secondary, self._passed(shape), self._states_zero(shape)
+        lone = float(shape.depth == 1 and shape.micro_batches == 1)
+        key = *same, *more, shape.zero_plus.secondary, self._passed(shape), self._states_zero(shape), lone
         footprint = self._footprints.get(key)
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
                 self._footprints.clear()
-            footprint = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch, padding)
+            footprint = self._footprints[key] = self.footprint(
+                shape, group, dp, group.micro_batch, padding, lone
+            )
         return footprint
 
     def footprint(
-        self, shape: Shape, group: ReplicaGroup, dp: float, sequences: int, padding: float = 1.0
+        self,
+        shape: Shape,
+        group: ReplicaGroup,
+        dp: float,
+        sequences: int,
+        padding: float = 1.0,
+        lone: float = 0.0,
     ) -> Footprint:
         """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends.
 
-        For micro-batches of ``sequences``; those and ``dp`` may be arrays of many cases.
+        For micro-batches of ``sequences``, ``lone`` where that is 1; those and ``dp`` may be arrays of many cases.
         """
         device_type = self.topology.device_type(group.pool, group.gpu)
         measured = self._measured_ratios(device_type, group.tp, sequences)
@@ -951,10 +960,15 @@ class Pricer:
             padding=padding,
             block_bytes=self._block_bytes(sequences),
             passed=self._passed(shape),
+            lone=lone if self.relieves(shape.offload) else 0.0,
         )
         return Footprint(
             self.model_on(device_type), device_type, self.framework, load, self.calibration.memory_spread
         )
+
+    def relieves(self, offload: Offload) -> bool:
+        """True where gradients come as activations go in steps of one micro-batch, without a pipeline."""
+        return self.target.by_units and not offload.anything
 
     def _states_zero(self, shape: Shape) -> int:
         return states_zero(self.target, self.model.training, shape.zero, shape.depth)
@@ -982,14 +996,21 @@ class Pricer:
         return (one.activation_ratio, one.parameter_ratio, one.allocator_slack) if one else (1.0, 1.0, None)
 
     def most_sequences(
-        self, shape: Shape, group: ReplicaGroup, dp: float, most: int, padding: float = 1.0
+        self,
+        shape: Shape,
+        group: ReplicaGroup,
+        dp: float,
+        most: int,
+        padding: float = 1.0,
+        *,
+        lone: bool = False,
     ) -> int:
-        """The largest micro-batch up to ``most`` with which a stage of one micro-batch fits on the group; 0 for none.
+        """The largest micro-batch up to ``most`` with which a stage with one alive fits on the group; 0 for none.
 
-        No component of the memory shrinks as micro-batches grow.
+        ``lone``: the only one of a step. Memory does not shrink as micro-batches grow.
         """
         sizes = cast("int", np.arange(1, most + 1))
-        footprint = self.footprint(shape, group, dp, sizes, padding)
+        footprint = self.footprint(shape, group, dp, sizes, padding, float(lone))
         fits = as_array(footprint.headroom(shape.layers, float(shape.layers))) >= 0
         fits &= footprint.host_room(shape.layers, float(shape.layers)) >= 0
         return most if fits.all() else int(fits.argmin())

@@ -1,5 +1,9 @@
 """Fits what a process holds beside its tensors to measured peaks of memory.
 
+What the allocator holds of it where parameters come and go in units, ``unit_slack``, is told by peaks of what
+allocators had taken, one kernel set at a time: there is a prior, and each source is one observation, the median of the
+logarithms of its runs.
+
 Context, libraries and buffers of collectives are of the driver and of NCCL more than of a framework: the logarithms of
 ``runtime_bytes`` of all kernel sets have a value in common, next to which each has a smaller part of its own, so that a
 set that nobody has measured takes what the others have. Errors of peaks have the parts that those of step times have
@@ -13,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, log, log1p, sqrt
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +25,7 @@ from numpy.typing import NDArray
 from planner.calibration.tables import import_layers_csv
 from planner.calibration.values import Calibration, Constant, LayerPoint, Provenance
 from planner.cost.estimate import Estimator
-from planner.cost.memory import MOST_CONTEXT
+from planner.cost.memory import FRAGMENTS, MOST_CONTEXT
 from planner.cost.values import Memory
 from planner.errors import HetplanError, UsageError
 from planner.measured.fit import (
@@ -38,9 +42,19 @@ from planner.measured.fit import (
     robust_variance,
 )
 from planner.measured.predictions import predict
-from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, RUNTIME, owner_of, sharing
+from planner.measured.priors import (
+    KERNEL_SETS,
+    OWN_RUNTIME,
+    OWN_SLACK,
+    RUNTIME,
+    SLACK,
+    Prior,
+    owner_of,
+    sharing,
+)
 from planner.measured.table import PUBLISHED
 from planner.measured.values import Run
+from planner.targets import target
 from planner.units import bytes_from_gib
 
 Vector = NDArray[np.float64]
@@ -60,6 +74,12 @@ SETTLED = 1e-4
 NUDGE = 0.01
 """Step of a logarithm by which slopes are taken."""
 
+LEAST_SLACK = 0.01
+"""Part of its tensors' bytes that an allocator holds beyond them at least."""
+
+ROOM = 0.9
+"""Share of a device's memory up to which a peak says what an allocator holds when it has room."""
+
 GUESSED = (
     "stands as ZeRO-3",
     "recomputation assumed",
@@ -77,12 +97,13 @@ def profiles() -> tuple[LayerPoint, ...]:
 
 
 def fit_memory(runs: Sequence[Run], base: Calibration) -> Calibration:
-    """The calibration with the most likely ``runtime_bytes`` given measured peaks of whole devices, if there are any.
+    """The calibration with the most likely ``unit_slack`` and then ``runtime_bytes``, given measured peaks.
 
-    A kernel set of which ``base`` says how sure it is starts from that; the others start from the prior and have part
-    of it in common. Layers whose profile is known are anchored to it, so that errors of their formula do not end up in
-    the constant.
+    Those of allocators tell the first, those of whole devices the second, where there are any. A kernel set of which
+    ``base`` says how sure it is starts from that, the others from the prior, with part of the second in common. Layers
+    whose profile is known are anchored to it, so that errors of their formula do not end up in the constants.
     """
+    base = _with_slack(_slacks(runs, base), base)
     return _fitted(_peaks(runs, base), base)
 
 
@@ -91,11 +112,15 @@ def memory_spread(runs: Sequence[Run], base: Calibration) -> float:
 
     The root of the mean square over sources of what holds 68 % of each, as if one more had that of ``base``.
     """
-    peaks = _peaks(runs, base)
+    slacks = _slacks(runs, base)
     measured = [run for run in runs if run.peak_memory_bytes]
-    widths = [base.memory_spread]
+    widths, priced = [base.memory_spread], dict[tuple[float, ...], list[_Peak]]()
     for source in sorted({run.source for run in measured}):
-        constants = _fitted([peak for peak in peaks if peak.run.source != source], base)
+        others = _with_slack([each for each in slacks if each.source != source], base)
+        known = tuple(others.framework(name).unit_slack for name in KERNEL_SETS)
+        if known not in priced:
+            priced[known] = _peaks(runs, others)
+        constants = _fitted([peak for peak in priced[known] if peak.run.source != source], others)
         own = [run for run in measured if run.source == source]
         errors = [each.memory_error for each in predict(own, constants) if each.memory_error is not None]
         if errors:
@@ -164,6 +189,56 @@ def _used(memory: Memory, runtime_bytes: float) -> float:
     return max(tensors, min(tensors + memory.slack_bytes, memory.capacity_bytes - memory.reserve_bytes))
 
 
+@dataclass(frozen=True, slots=True)
+class _Slack:
+    """What the allocator of a run held beyond its tensors."""
+
+    kernels: str
+    source: str
+    logarithm: float
+    """Of its part of these."""
+
+
+def _slacks(runs: Sequence[Run], base: Calibration) -> list[_Slack]:
+    """Of runs whose allocator was measured and had room, and in which parameters come and go in units."""
+    found = []
+    for run in runs:
+        in_units = target(run.plan.target).by_units
+        if not run.peak_memory_bytes or run.peak_memory_of != "reserved" or not in_units:
+            continue
+        with suppress(HetplanError):
+            estimator = Estimator(run.cluster, run.model, base)
+            stages = estimator.memories(run.plan, estimator.price(run.plan))
+            fullest = max((memory for stage in stages for memory in stage), key=lambda each: each.used_bytes)
+            if run.peak_memory_bytes <= ROOM * fullest.capacity_bytes:
+                tensors = fullest.used_bytes - fullest.runtime_bytes
+                part = run.peak_memory_bytes / tensors - 1.0 - FRAGMENTS
+                found.append(_Slack(owner_of(kernels_of(run)), run.source, log(max(part, LEAST_SLACK))))
+    return found
+
+
+def _with_slack(slacks: Sequence[_Slack], base: Calibration) -> Calibration:
+    """The most likely ``unit_slack`` of each kernel set: the mean of prior and sources by their precision."""
+    said = {item.name: item for item in base.constants if item.spread is not None}
+    frameworks, constants = dict(base.frameworks), {item.name: item for item in base.constants}
+    for kernels in sorted({each.kernels for each in slacks}):
+        before = said.get(_name(kernels, "unit_slack"))
+        start = SLACK if before is None else Prior(before.value, before.spread or 0.0)
+        sources: dict[str, list[float]] = {}
+        for each in slacks:
+            if each.kernels == kernels:
+                sources.setdefault(each.source, []).append(each.logarithm)
+        values = [log(start.value), *(median(own) for own in sources.values())]
+        weights = [start.spread**-2, *(OWN_SLACK**-2 for _ in sources)]
+        value = float(f"{exp(np.average(values, weights=weights)):.3g}")
+        spread = float(f"{sum(weights) ** -0.5:.2g}")
+        for name in sharing(kernels):
+            frameworks[name] = replace(base.framework(name), unit_slack=value)
+            own = _name(name, "unit_slack")
+            constants[own] = Constant(name=own, value=value, provenance="fitted", spread=spread)
+    return replace(base, frameworks=frameworks, constants=tuple(constants.values())) if slacks else base
+
+
 def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
     """Those that can be priced; peaks of tensors alone say nothing of what else a process holds."""
     found = []
@@ -179,8 +254,8 @@ def _peaks(runs: Sequence[Run], base: Calibration) -> list[_Peak]:
     return found
 
 
-def _name(kernels: str) -> str:
-    return f"frameworks.{kernels}.runtime_bytes"
+def _name(kernels: str, constant: str = "runtime_bytes") -> str:
+    return f"frameworks.{kernels}.{constant}"
 
 
 def _fitted(peaks: Sequence[_Peak], base: Calibration) -> Calibration:

@@ -143,6 +143,13 @@ and buffers of NCCL, some hundreds of megabytes for each of the two to five comm
 OWN_RUNTIME = 0.3
 """What a kernel set has of its own next to it, relative."""
 
+SLACK = Prior(0.06, 0.7)
+"""What a caching allocator holds beyond its tensors, of these: more where tensors of many sizes come and go than where
+most are a few buffers that stay."""
+
+OWN_SLACK = 0.5
+"""How far off a source's is from that of its kernel set, relative: sizes of models and versions of the allocator."""
+
 NETWORKS = {
     "nvlink": {"efficiency": Prior(0.82, 0.08), "rail": Prior(1.0, 0.01)},
     "rdma": {"efficiency": Prior(0.82, 0.08), "rail": Prior(0.99, 0.01)},

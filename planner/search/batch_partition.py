@@ -73,10 +73,16 @@ _KNOWN: dict[tuple[object, ...], BatchPartition] = {}
 class Team:
     """Devices of several device types that finish a batch together, each on its own."""
 
-    def __init__(self, micro: Sequence[Seconds], counts: Sequence[int], batch: int) -> None:
-        """``micro`` are seconds of micro-batches of 1, 2, ... sequences, [type]; ``counts`` are devices, [type]."""
+    def __init__(
+        self, micro: Sequence[Seconds], counts: Sequence[int], batch: int, *, once: bool = False
+    ) -> None:
+        """``micro`` are seconds of micro-batches of 1, 2, ... sequences, [type]; ``counts`` are devices, [type].
+
+        ``once``: every share is one micro-batch.
+        """
         self.counts = np.array(counts, dtype=np.float64)
         self.batch = batch
+        self.once = once
         self.ends = list(accumulate(map(len, micro)))
         self.starts = [0, *self.ends[:-1]]
         self.size = np.concatenate([np.arange(1.0, len(one) + 1) for one in micro])
@@ -92,7 +98,7 @@ class Team:
         self._parts = np.array([self.small, finite_large, np.where(rising, more, 1.0), self.size])[:, :, None]
         self._repeated = self._parts
         """The parts once for each limit of the last ones tried."""
-        self._key = self.small.tobytes(), tuple(self.ends), tuple(counts), batch
+        self._key = self.small.tobytes(), tuple(self.ends), tuple(counts), batch, once
 
     def within(self, limits: Seconds, added: Added) -> Seconds:
         """The largest share of a device that ends within each limit, [limit][device type]; 0 for none.
@@ -107,7 +113,7 @@ class Team:
         np.maximum(best, 0.0, out=best)
         best /= small
         np.floor(best, out=best)
-        np.minimum(best, self.batch, out=best)
+        np.minimum(best, 1 if self.once else self.batch, out=best)
         best *= size
         left = limits - added.mixed[:, None]
         np.maximum(left, 0.0, out=left)
@@ -180,7 +186,7 @@ class Team:
             return whole if none_required else whole & (shares[:, required] >= 1).all(axis=1)
 
         mixed = added.mixed.copy()
-        mixed[self._last] = np.inf
+        mixed[... if self.once else self._last] = np.inf
         added = Added(added.equal, mixed)
         finite = np.minimum(added.equal, mixed)
         if not self._can(finite, required):
@@ -216,8 +222,12 @@ class Team:
         return BatchPartition(low, tuple(int(share) for share in largest), added=added)
 
     def _can(self, finite: Seconds, required: NDArray[np.bool_]) -> bool:
-        """True when device types that must take part have a way to, and any kind has."""
+        """True when device types that must take part have a way to, and any kind has, or enough where each has one."""
         possible = np.logical_or.reduceat(np.isfinite(finite), self.starts)
+        if self.once:
+            largest = np.maximum.reduceat(np.where(np.isfinite(finite), self.size, 0.0), self.starts)
+            if largest @ self.counts < self.batch:
+                return False
         return bool(possible[required].all() and (possible & (self.counts > 0)).any())
 
     def steps(self, device_type: int, share: int, added: Added) -> int:
@@ -320,6 +330,13 @@ def least_in_lock_step(
         if (number * longest + follows)[able & (steps <= number)].min() < found.seconds * (1 - _CLOSE):
             found = min(found, together.least(micro, left, number), key=lambda one: one.seconds)
     return found
+
+
+def least_at_once(
+    micro: Sequence[Seconds], left: Sequence[Seconds], counts: Sequence[int], batch: int, must: Sequence[bool]
+) -> BatchPartition:
+    """The same with one micro-batch everywhere."""
+    return _Together(counts, batch, must).least(micro, left, 1)
 
 
 @dataclass(frozen=True, slots=True)

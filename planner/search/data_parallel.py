@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import lru_cache, reduce
 from heapq import heappop, heappush
 from itertools import combinations_with_replacement, product
+from operator import itemgetter
 from typing import cast
 
 import numpy as np
@@ -54,6 +55,7 @@ from planner.search.batch_partition import (
     BatchPartition,
     Seconds,
     Team,
+    least_at_once,
     least_in_lock_step,
     least_in_step,
 )
@@ -258,11 +260,13 @@ class Shares:
     def _bound(self, box: Box) -> float:
         if sum(box.low) > self.batch or not sum(box.high):
             return float("inf")
-        used = self._used(box)
-        if used is None or not self._connected(box):
+        modes = self._modes(box)
+        if not modes or not self._connected(box):
             return float("inf")
         ring = self._fastest_ring(box)
-        used = self._in_ring(used, ring)
+        return min(self._bound_with(self._in_ring(used, ring), ring, box) for used in modes)
+
+    def _bound_with(self, used: Participants, ring: Ring, box: Box) -> float:
         partition = (
             self._lock_step(used, ring, box) if self.choice.zero >= 2 else self._alone(used, ring, box)
         )
@@ -287,11 +291,19 @@ class Shares:
         if self.choice.group_size is not None and sum(counts) <= self.choice.group_size:
             return float("inf"), None
         box = Box(counts, counts)
-        used = self._used(box)
-        if used is None or not self._connected(box):
+        modes = self._modes(box)
+        if not modes or not self._connected(box):
             return float("inf"), None
         ring = self._fastest_ring(box)
-        used = self._in_ring(used, ring)
+        found: tuple[float, Plan | None] = float("inf"), None
+        for used in modes:
+            one = self._found_with(self._in_ring(used, ring), ring, box, min(cutoff_seconds, found[0]))
+            found = min(found, one, key=itemgetter(0))
+        return found
+
+    def _found_with(
+        self, used: Participants, ring: Ring, box: Box, cutoff_seconds: float
+    ) -> tuple[float, Plan | None]:
         end = self._least_end(used, box)
         if self.choice.zero >= 2:
             partition = self._lock_step(used, ring, box, exact_below=cutoff_seconds - end)
@@ -305,24 +317,27 @@ class Shares:
             return bound, None
         return bound, self._plan(used, partition)
 
-    def ways(self, counts: Counts) -> Ways:
-        """What each of these devices may do, and how long it takes; they must be able to hold their part."""
-        box = Box(counts, counts)
-        used = self._used(box)
+    def ways(self, counts: Counts, *, once: bool) -> Ways:
+        """What each of these devices may do, and how long it takes; they must be able to hold their part.
+
+        ``once``: in one micro-batch, where larger ones fit then.
+        """
+        box, once = Box(counts, counts), once and self._relieves
+        used = self._used(box, once=once)
         assert used is not None, "a plan of these devices is known"
         ring = self._fastest_ring(box)
         used = self._in_ring(used, ring)
         end = self._least_end(used, box)
         if self.choice.zero >= 2:
             micro, left = self._parts_in_lock_step(used, ring, box)
-            return Ways(used.device_types, used.counts, tuple(micro), end, left=tuple(left))
+            return Ways(used.device_types, used.counts, tuple(micro), end, once, left=tuple(left))
         if self.pricer.traffic.keeps_step(self._shape, ring):
             alone, in_step = self._parts_in_step(used, ring)
         else:
             used, alone = self._ends_alone(used, ring, box)
             in_step = Added(np.zeros_like(alone.equal), np.zeros_like(alone.mixed))
         micro = [one.seconds for one in used.micro]
-        return Ways(used.device_types, used.counts, tuple(micro), end, alone=alone, in_step=in_step)
+        return Ways(used.device_types, used.counts, tuple(micro), end, once, alone=alone, in_step=in_step)
 
     def _plan(self, used: Participants, partition: BatchPartition) -> Plan:
         groups = self._groups(used, partition)
@@ -362,16 +377,22 @@ class Shares:
         pairs = zip(counts, self.choice.shards, strict=True)
         return sum(counts) * max(parts for count, parts in pairs if count) / self._held(counts)
 
-    def most_sequences(self, device_type: DeviceType, devices: float, padding: float = 1.0) -> int:
-        """Largest micro-batch that fits on a device of this type when ``devices`` share the states; 0 for none."""
-        key = (device_type.key, devices if self.choice.zero else min(devices, 2), padding)
+    def most_sequences(
+        self, device_type: DeviceType, devices: float, padding: float = 1.0, *, once: bool = False
+    ) -> int:
+        """Largest micro-batch that fits on a device of this type when ``devices`` share the states; 0 for none.
+
+        ``once``: the only one of the step.
+        """
+        once = once and self._relieves
+        key = (device_type.key, devices if self.choice.zero else min(devices, 2), padding, once)
         if key not in self._most:
             most = min(self.batch, most_offered(self.estimator.model))
             if self.limits.micro_batch is not None:
                 most = min(most, max(self.limits.micro_batch))
             one = self._group(device_type)
             self._most[key] = (
-                self.pricer.most_sequences(self._shape, one, devices, most, padding)
+                self.pricer.most_sequences(self._shape, one, devices, most, padding, lone=once)
                 if self._may_fit(device_type)
                 else 0
             )
@@ -382,7 +403,7 @@ class Shares:
         if self.choice.shard_size is None:
             return True
         whole = shares_of(replace(self.choice, shard_size=None), self.estimator, self.limits)
-        return whole.most_sequences(device_type, sum(whole.sets.high)) > 0
+        return whole.most_sequences(device_type, sum(whole.sets.high), once=True) > 0
 
     def missing_bytes(self, device_type: DeviceType) -> float:
         """What a device lacks for one sequence when all devices share the states; not positive when it fits."""
@@ -391,18 +412,33 @@ class Shares:
         memory = self.pricer.memory(self._shape, self._group(device_type), ways)
         return -memory.headroom_bytes
 
-    def _most_in(self, device_type: DeviceType, box: Box) -> int:
+    @property
+    def _relieves(self) -> bool:
+        """True where larger micro-batches fit when a step has one."""
+        return self.pricer.relieves(self.choice.offload)
+
+    def _most_in(self, device_type: DeviceType, box: Box, *, once: bool) -> int:
         """Largest micro-batch in any set of the box: with most devices, or with one, which needs no buffers."""
         padding = self._padding(box.high) if box.single else 1.0
-        most = self.most_sequences(device_type, self._sharing(box.high, device_type), padding)
+        most = self.most_sequences(device_type, self._sharing(box.high, device_type), padding, once=once)
         alone = self.choice.group_size is None and sum(box.low) <= 1 < sum(box.high)
-        return max(most, self.most_sequences(device_type, 1)) if alone else most
+        return max(most, self.most_sequences(device_type, 1, once=once)) if alone else most
 
-    def _used(self, box: Box) -> Participants | None:
+    def _modes(self, box: Box) -> list[Participants]:
+        """Kinds that may take part: in any number of micro-batches, and in one where larger ones fit then."""
+        several = self._used(box)
+        modes = [] if several is None else [several]
+        once = self._used(box, once=True) if self._relieves else None
+        if once is not None and (several is None or once.sizes != several.sizes):
+            enough = sum(count * most for count, most in zip(once.counts, once.sizes, strict=True))
+            modes += [once] if enough >= self.batch else []
+        return modes
+
+    def _used(self, box: Box, *, once: bool = False) -> Participants | None:
         """Kinds that may take part, with what they do; None where one that must cannot, or none can."""
         device_types, counts, must, micro = [], [], [], []
         for device_type, low, high in zip(self.device_types, box.low, box.high, strict=True):
-            most = self._most_in(device_type, box) if high else 0
+            most = self._most_in(device_type, box, once=once) if high else 0
             if low and not most:
                 return None
             if most:
@@ -411,7 +447,7 @@ class Shares:
                 must.append(low > 0)
                 micro.append(self._passes_of(device_type).first(most))
         return (
-            Participants(tuple(device_types), tuple(counts), tuple(must), tuple(micro))
+            Participants(tuple(device_types), tuple(counts), tuple(must), tuple(micro), once)
             if device_types
             else None
         )
@@ -649,6 +685,8 @@ class Shares:
     ) -> BatchPartition:
         """ZeRO 2 and 3: the same number of micro-batches everywhere."""
         seconds, left = self._parts_in_lock_step(used, ring, box)
+        if used.once:
+            return least_at_once(seconds, left, used.counts, self.batch, used.must)
         return least_in_lock_step(
             seconds, left, used.counts, self.batch, used.must, sum(box.low), exact_below=exact_below
         )
@@ -687,11 +725,11 @@ class Shares:
         return _passes(self.pricer, *device_type.key, self.choice.recompute, self.choice.tp, zero)
 
     def _team(self, used: Participants) -> Team:
-        return Team([one.seconds for one in used.micro], used.counts, self.batch)
+        return Team([one.seconds for one in used.micro], used.counts, self.batch, once=used.once)
 
     def _rate(self, device_type: DeviceType, devices: float) -> float:
         """Sequences per second of a replica that computes all the time; 0 when nothing fits."""
-        most = self.most_sequences(device_type, devices)
+        most = self.most_sequences(device_type, devices, once=True)
         if not most:
             return 0.0
         one = self._passes_of(device_type).first(most).seconds
@@ -699,8 +737,8 @@ class Shares:
 
     def _groups(self, used: Participants, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
         """Groups whose shares add up to the batch: what is too much is taken back one sequence a device."""
-        team = self._team(used)
-        least = max(1, partition.steps)
+        team, together = self._team(used), 1 if used.once else partition.steps
+        least = max(1, together)
         excess = sum(share * count for share, count in zip(partition.shares, used.counts, strict=True))
         excess -= self.batch
         groups: list[ReplicaGroup] = []
@@ -711,7 +749,7 @@ class Shares:
             extra = min(excess - whole * count, count) if share - whole > least else 0
             excess -= whole * count + extra
             for number, part in self._parts(device_type, count, extra, share - whole):
-                steps = partition.steps or team.steps(index, part, partition.added)
+                steps = together or team.steps(index, part, partition.added)
                 groups.append(self._group(device_type, number, part, steps))
         assert not excess, "shares within the least time are at least one sequence a device"
         return tuple(groups)
@@ -775,6 +813,13 @@ class Participants:
     must: tuple[bool, ...]
     """True where some do."""
     micro: tuple[_Passes, ...]
+    once: bool = False
+    """True where each has one micro-batch."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sequences of the largest micro-batches."""
+        return tuple(len(one.forward) for one in self.micro)
 
 
 @dataclass(frozen=True, slots=True)
@@ -788,6 +833,8 @@ class Ways:
     """Seconds of micro-batches of 1, 2, ... sequences, [device type]."""
     end: float
     """Seconds behind all else."""
+    once: bool
+    """True where each has one micro-batch."""
     left: tuple[Seconds, ...] = ()
     """Seconds behind the last of micro-batches that all do in step, [device type][sequences - 1]; none where replicas
     have as many as suits them."""

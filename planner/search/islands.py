@@ -107,23 +107,20 @@ class IslandShares(Shares):
         least = 2 if self._all is None else len(self._all)
         if sum(box.low) > self.batch or len(self._islands(box.high)) < least:
             return float("inf")
-        used = self._used(box)
-        if used is None or not all(self._connected(self._of(box, each)) for each in self._islands(box.low)):
+        if not all(self._connected(self._of(box, each)) for each in self._islands(box.low)):
             return float("inf")
-        partition = self._apart(used, box)
         # T >= the most devices' least time + what the islands that must take part exchange at least
-        return partition.seconds + self._least_end(used, box)
+        ends = (self._apart(used, box).seconds + self._least_end(used, box) for used in self._modes(box))
+        return min(ends, default=float("inf"))
 
     def best(self, counts: Counts, cutoff_seconds: float = float("inf")) -> tuple[float, Plan | None]:
         """A bound of all shares of these devices, and the fastest; None when there are none, or none is faster."""
         box = Box(counts, counts)
         bound = self.bound(box)
-        used = self._used(box)
-        if used is None or bound >= cutoff_seconds:
+        if bound >= cutoff_seconds:
             return bound, None
-        partition = self._apart(used, box)
-        if not partition.shares:
-            return bound, None
+        both = ((used, self._apart(used, box)) for used in self._modes(box))
+        used, partition = min(both, key=lambda one: one[1].seconds + self._least_end(one[0], box))
         return bound, with_islands(self.choice.sync, self.choice.sync.islands, self._plan(used, partition))
 
     def _islands(self, counts: Counts) -> list[int]:
@@ -138,8 +135,8 @@ class IslandShares(Shares):
         )
         return Box(low, high)
 
-    def _most_in(self, device_type: DeviceType, box: Box) -> int:
-        return super()._most_in(device_type, self._of(box, self._island_of(device_type)))
+    def _most_in(self, device_type: DeviceType, box: Box, *, once: bool) -> int:
+        return super()._most_in(device_type, self._of(box, self._island_of(device_type)), once=once)
 
     def _island_of(self, device_type: DeviceType) -> int:
         return self._island[self.device_types.index(device_type)]

@@ -27,9 +27,9 @@ def trained(masters: str | None, **training: Any) -> ModelSpec:
     return model(8, master_weights=masters, **shape, **training)
 
 
-def priced(target: str, zero: int, chosen: ModelSpec, devices: int = 1) -> Estimate:
+def priced(target: str, zero: int, chosen: ModelSpec, devices: int = 1, steps: int = 1) -> Estimate:
     """A step on some replicas of a device each."""
-    replicas = group("a", "A100", count=devices, share=8 // devices)
+    replicas = group("a", "A100", count=devices, share=8 // devices, steps=steps)
     return estimate(plan(target, zero, [4], [(replicas,)]), WHERE, chosen)
 
 
@@ -48,9 +48,9 @@ def priced(target: str, zero: int, chosen: ModelSpec, devices: int = 1) -> Estim
 def test_bytes_of_a_parameter(
     target: str, zero: int, masters: str, parameters: int, gradients: int, optimizer: int
 ) -> None:
-    """On a device alone; a shard of torch has one copy of a weight, whatever its format."""
+    """On a device alone, over several micro-batches; a shard of torch has one copy of a weight, whatever its format."""
     chosen = trained(masters)
-    used = priced(target, zero, chosen).stages[0].groups[0].memory
+    used = priced(target, zero, chosen, steps=2).stages[0].groups[0].memory
     assert used.parameters_bytes == pytest.approx(parameters * chosen.parameters)
     assert used.gradients_bytes == pytest.approx(gradients * chosen.parameters)
     assert used.optimizer_bytes == pytest.approx(optimizer * chosen.parameters)

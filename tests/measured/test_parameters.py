@@ -62,6 +62,7 @@ def test_every_constant_of_the_step_time_has_a_prior() -> None:
     assert {field.name for field in fields(Framework)} - set(FRAMEWORK) == {
         "runtime_bytes",
         "allocator_slack",
+        "unit_slack",
         "layer_factor",
     }
     assert set().union(*NETWORKS.values()) == {field.name for field in fields(Link)}

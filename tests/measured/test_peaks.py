@@ -11,8 +11,9 @@ import pytest
 
 from planner.calibration.values import ASSUMED, Calibration, Constant, Framework
 from planner.cost.estimate import Estimator
+from planner.cost.memory import FRAGMENTS
 from planner.measured.peaks import BOUNDS_BYTES, GUESSED, fit_memory, memory_spread
-from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, RUNTIME
+from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, OWN_SLACK, RUNTIME, SLACK
 from planner.measured.values import Run
 from tests.measured.synthetic import ONE, named, plan, run, unmeasured
 
@@ -109,6 +110,40 @@ def test_without_peaks_nothing_changes() -> None:
     unpriced = replace(one, cluster=ONE.model_copy(update={"pools": ()}))
     assert fit_memory([silent, narrow, unpriced], ASSUMED) is ASSUMED
     assert fit_memory([one], ASSUMED) is not ASSUMED
+
+
+@pytest.mark.parametrize("slack", [0.02, 0.06, 0.3])
+def test_what_allocators_hold_is_told_by_sources(slack: float) -> None:
+    """By their medians, between the prior and what it is, nearer to that with more of them; where units come and go."""
+    model = named(2048)
+    plans = [plan(model, 8, 1, 1, size, target="torch", zero=2) for size in (1, 2, 4)]
+    items = [run(f"t{index}", ONE, model, item) for index, item in enumerate(plans)]
+
+    def held(item: Run, part: float, source: str) -> Run:
+        """A run whose allocator held so much."""
+        memory = Estimator(item.cluster, item.model, ASSUMED).estimate(item.plan).stages[0].groups[0].memory
+        tensors = memory.used_bytes - memory.runtime_bytes
+        peak = tensors * (1 + FRAGMENTS + part)
+        return replace(item, source=source, peak_memory_of="reserved", peak_memory_bytes=peak)
+
+    found = []
+    for sources in (1, 4):
+        runs = [held(item, slack, str(number)) for number in range(sources) for item in items]
+        # One run of three is far off.
+        runs[0] = held(items[0], 3 * slack, "0")
+        fitted = fit_memory(runs, ASSUMED)
+        found.append(fitted.framework("torch").unit_slack)
+        assert fitted.framework("torch-2023").unit_slack == found[-1]
+        assert fitted.framework("megatron").unit_slack == ASSUMED.framework("megatron").unit_slack
+        assert fitted.framework("torch").allocator_slack == ASSUMED.framework("torch").allocator_slack
+    assert abs(log(found[1] / slack)) <= abs(log(found[0] / slack)) <= abs(log(SLACK.value / slack))
+    # The mean of one prior and four sources by their precision.
+    weights = SLACK.spread**-2, 4 * OWN_SLACK**-2
+    mean = (weights[0] * log(SLACK.value) + weights[1] * log(slack)) / sum(weights)
+    assert log(found[1]) == pytest.approx(mean, abs=0.01)
+    full = replace(runs[1], peak_memory_bytes=0.95 * 2**30 * runs[1].cluster.gpus["A100"].memory_gib)
+    buffers = replace(held(next(iter(unmeasured())), slack, "m"), peak_memory_of="reserved")
+    assert fit_memory([full, buffers], ASSUMED) is ASSUMED
 
 
 def test_kernel_sets_have_a_part_in_common() -> None:

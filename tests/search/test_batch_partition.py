@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.plan.values import ReplicaGroup
-from planner.search.batch_partition import Added, Seconds, Team, least_in_lock_step, least_in_step
+from planner.search.batch_partition import (
+    Added,
+    Seconds,
+    Team,
+    least_at_once,
+    least_in_lock_step,
+    least_in_step,
+)
 
 INFINITE = float("inf")
 
@@ -110,25 +117,32 @@ def joined(*device_types: Added) -> Added:
     )
 
 
-@given(st.integers(0, 10**9))
+@pytest.mark.parametrize("once", [False, True])
+@given(seed=st.integers(0, 10**9))
 @settings(max_examples=40, deadline=None)
-def test_the_least_time_is_the_least_of_all_shares(seed: int) -> None:
-    """Two device types; the shares that come back end just above it and are enough."""
+def test_the_least_time_is_the_least_of_all_shares(seed: int, once: bool) -> None:
+    """Two device types; the shares that come back end just above it and are enough. Or ``once``: in one micro-batch."""
     draw = random.Random(seed)
     counts = [draw.randint(1, 2), draw.randint(1, 2)]
     batch = draw.randint(sum(counts), 12)
     micro = [rising(draw, draw.randint(1, 4)) for _ in counts]
     added = [falling(draw, one) for one in micro]
     best = INFINITE
-    for shares in product(range(1, batch + 1), repeat=2):
+    for shares in product(*(range(1, (len(one) if once else batch) + 1) for one in micro)):
         if sum(share * count for share, count in zip(shares, counts, strict=True)) >= batch:
             each = (
-                min(work(one, own, share, steps) for steps in possible(share, len(one)))
+                min(work(one, own, share, steps) for steps in ([1] if once else possible(share, len(one))))
                 for one, own, share in zip(micro, added, shares, strict=True)
             )
             best = min(best, max(each))
-    partition = Team(micro, counts, batch).least(joined(*added), [True, True])
+    partition = Team(micro, counts, batch, once=once).least(joined(*added), [True, True])
+    if once:
+        left = [own.equal for own in added]
+        assert least_at_once(micro, left, counts, batch, [True, True]).seconds == pytest.approx(best)
     assert partition.seconds == pytest.approx(best, rel=1e-9)
+    if best == INFINITE:
+        assert once
+        return
     assert partition.seconds <= best
     assert np.dot(partition.shares, counts) >= batch
 

@@ -573,7 +573,7 @@ def unequal_limits(seed: int) -> Limits:
 
 def test_unequal_shards_are_the_best_now_and_then() -> None:
     """The search has plans with unequal shards and with equal ones as the best."""
-    bests = answers(with_tight_memories, unequal_limits, (14, 21))
+    bests = answers(with_tight_memories, unequal_limits, (14, 22))
     assert [plan.unequal_shards for plan in bests] == [False, True]
 
 
@@ -1136,7 +1136,7 @@ def check_four_bits(seed: int, most: int | None = None) -> Plan | None:
 
 def test_a_base_in_four_bits_in_shards() -> None:
     """On the devices, and on their hosts."""
-    bests = [check_four_bits(seed) for seed in (4, 12)]
+    bests = [check_four_bits(seed) for seed in (4, 20)]
     assert [plan is not None and plan.offload.anything for plan in bests] == [False, True]
 
 

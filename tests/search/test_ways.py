@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import inf
 
 import pytest
 
+from planner.catalog import GpuSpec
 from planner.cluster.spec import PoolSpec
 from planner.cluster.topology import Topology
 from planner.cost.estimate import Estimator
@@ -17,6 +19,8 @@ from planner.search.data_parallel import DataParallel, Shares
 from planner.search.islands import _taking_part
 from planner.search.milp.machines import MachineRates
 from planner.search.milp.program import added, combined, ones, total
+from planner.search.milp.shares import SharesModel
+from planner.search.milp.solver import solve
 from planner.search.space.choices import (
     Choice,
     Family,
@@ -117,7 +121,7 @@ def test_a_device_alone_needs_no_buffers() -> None:
     assert many < alone
 
     def most(low: int, high: int) -> int:
-        return shares._most_in(kind, Box((low,), (high,)))
+        return shares._most_in(kind, Box((low,), (high,)), once=False)
 
     assert [most(0, 8), most(1, 8), most(1, 1)] == [alone] * 3
     assert [most(2, 8), most(2, 2), most(8, 8)] == [many] * 3
@@ -286,3 +290,37 @@ def test_replicas_that_run_a_micro_batch_less() -> None:
     assert (own.micro_batch, own.fewer_steps(gpt(global_batch=48))) == (None, 0)
     assert one.equal_work == one._replace(zero=3, network="x", dp=20, batch=60).equal_work
     assert one.equal_work != shared.equal_work
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_one_micro_batch_may_be_larger_than_several(zero: int) -> None:
+    """Its gradients come as activations go: the best of all plans of four devices has one that fits alone."""
+    model = gpt(8, 1024, 16, global_batch=32, precision="bf16")
+    device = GpuSpec(name="G", memory_gib=1, memory_bandwidth_gBps=2000, tflops={"bf16": 312})
+
+    def on(memory_gib: float) -> Shares:
+        gpus = {"G": device.model_copy(update={"memory_gib": memory_gib})}
+        spec = cluster(pool("a", "G", per_node=4), gpus=gpus)
+        choice = DataParallel(target="torch", zero=zero, recompute="none")
+        return Shares(choice, Estimator(spec, model), Limits())
+
+    def most(shares: Shares, *, once: bool) -> int:
+        return shares.most_sequences(shares.device_types[0], 4, once=once)
+
+    shares = next(found for tenths in range(20, 400) if most(found := on(tenths / 10), once=True) >= 8)
+    assert 0 < most(shares, once=False) < 8
+    seconds, chosen = shares.best((4,))
+    assert chosen is not None
+    fitting = {}
+    for steps in range(1, 9):
+        (group,) = chosen.stages[0].replicas
+        stage = replace(chosen.stages[0], replicas=(replace(group, accumulation_steps=steps),))
+        estimate = shares.estimator.estimate(replace(chosen, stages=(stage,)))
+        if estimate.fits:
+            fitting[steps] = estimate.step_seconds
+    assert min(fitting, key=fitting.__getitem__) == chosen.micro_batches == 1
+    assert 2 not in fitting or most(shares, once=False) >= 4
+    assert seconds == pytest.approx(fitting[1])
+    assert shares.bound(Box((0,), (4,))) <= seconds
+    model_of_shares = SharesModel(shares.ways((4,), once=True), 32, seconds)
+    assert solve(model_of_shares.program, gap=0.0).bound * seconds == pytest.approx(seconds, rel=1e-4)

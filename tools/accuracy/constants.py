@@ -14,7 +14,7 @@ from planner.cost.compute import Device, layer_pass, layer_products
 from planner.measured.fit import families_of
 from planner.measured.microbenchmarks import microbenchmarks
 from planner.measured.predictions import coverage, errors_of, predict
-from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, RUNTIME, catalogue_families, priors
+from planner.measured.priors import KERNEL_SETS, OWN_RUNTIME, RUNTIME, SLACK, catalogue_families, priors
 from planner.model.spec import ModelSpec, TrainingSpec
 from planner.report.numbers import MISSING, significant
 from planner.targets import REFERENCE
@@ -24,7 +24,10 @@ from tools.accuracy.material import Material, markdown, paragraph, share, signed
 
 def constants_section(found: Material) -> str:
     """Every constant that the runs tell, next to what was known of it; then those that stayed as they were."""
-    calibration, before = found.calibration, _by_name((*priors(catalogue_families()).constants, *_runtimes()))
+    calibration, before = (
+        found.calibration,
+        _by_name((*priors(catalogue_families()).constants, *_of_memory())),
+    )
     fitted = [item for item in calibration.constants if item.provenance == "fitted"]
     rows = [(f"`{item.name}`", *_known(before.get(item.name)), *_known(item)) for item in fitted]
     return "\n".join(
@@ -44,12 +47,14 @@ def _by_name(constants: Iterable[Constant]) -> dict[str, Constant]:
     return {item.name: item for item in constants}
 
 
-def _runtimes() -> Iterator[Constant]:
-    """What kernel sets have in common and of their own, as one spread."""
+def _of_memory() -> Iterator[Constant]:
+    """What kernel sets have in common and of their own, as one spread, and what their allocators hold."""
     spread = hypot(RUNTIME.spread, OWN_RUNTIME)
     for name in KERNEL_SETS:
         dotted = f"frameworks.{name}.runtime_bytes"
         yield Constant(name=dotted, value=RUNTIME.value, provenance="assumed", spread=spread)
+        slack = f"frameworks.{name}.unit_slack"
+        yield Constant(name=slack, value=SLACK.value, provenance="assumed", spread=SLACK.spread)
 
 
 def _known(item: Constant | None) -> tuple[str, str]:

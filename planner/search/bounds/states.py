@@ -89,12 +89,14 @@ class StateRoom:
         shape = whole_model(model, zero, "none", offload)
         for device_type in self._device_types:
             group = replicas_on(device_type, 1, _REPLICAS, _REPLICAS)
-            footprint = pricer.footprint(shape, group, _REPLICAS, 1)
+            # No plan keeps less of gradients than one whose steps have one micro-batch.
+            footprint = pricer.footprint(shape, group, _REPLICAS, 1, lone=1.0)
             held = footprint.layer_states()
             elements, ways = held.dense_elements + held.expert_elements, _REPLICAS if zero else 1
             each = held.weights_bytes, held.gradients_bytes, held.states_bytes
-            # ZeRO 3 shards weights, ZeRO 2 gradients, ZeRO 1 optimizer states.
-            sharded = sum(size for size, least in zip(each, (3, 2, 1), strict=True) if zero >= least)
+            # ZeRO 3 shards weights, ZeRO 2 gradients, those of such steps ZeRO 1 too, and optimizer states.
+            stages = 3, 1 if pricer.relieves(offload) else 2, 1
+            sharded = sum(size for size, least in zip(each, stages, strict=True) if zero >= least)
             own = sum(each) - sharded
             frozen = held.frozen_bytes * (_REPLICAS if zero == 3 else 1)
             once = frozen if zero == 3 or model.experts is not None else 0.0

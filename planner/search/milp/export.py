@@ -78,7 +78,7 @@ def _model(
         choice = data_parallel_of(on_joined, usable_device_types(estimator.topology, estimator.model))
         shares = shares_of(choice, estimator, limits)
         counts = shares.replicas(devices_of(on_joined))
-        return SharesModel(shares.ways(counts), plan.global_batch, most_seconds)
+        return SharesModel(shares.ways(counts, once=plan.micro_batches == 1), plan.global_batch, most_seconds)
     choice_of_stages = choice_of(plan, None if row.recompute_per_stage else plan.stages[0].recompute)
     return PipelineModel(StageOptions(choice_of_stages, estimator, limits, partition.islands), most_seconds)
 

@@ -85,7 +85,7 @@ class SharesModel:
         part = slice(first, first + sizes)
         tables = [(added.equal[part], added.mixed[part]) for added in (self.ways.alone, self.ways.in_step)]
         for share in range(1, self.batch + 1):
-            steps = np.arange(max(1, -(-share // sizes)), share + 1)
+            steps = np.arange(max(1, -(-share // sizes)), (1 if self.ways.once else share) + 1)
             size, more = share // steps, share % steps
             at = size - 1
             alone, in_step = (np.where(more > 0, mixed[at], equal[at]) for equal, mixed in tables)
@@ -99,7 +99,7 @@ class SharesModel:
         chosen: list[Column] = []
         done: list[tuple[float, Column]] = []
         of_kind: list[list[tuple[float, Column]]] = [[] for _ in counts]
-        for steps in range(1, self.batch // sum(counts) + 1):
+        for steps in range(1, (1 if self.ways.once else self.batch // sum(counts)) + 1):
             ends = [self._ends_of(kind, steps) for kind in range(len(counts))]
             largest = [int(np.searchsorted(one, self.most - self.ways.end, side="right")) for one in ends]
             sequences = steps * int(np.dot(counts, largest))

@@ -42,6 +42,12 @@ def flat(zero: int, recompute: str = "full", tp: int = 1, **changes: Any) -> Pla
     return plan("torch", zero, [LAYERS], [(whole,)], recompute=recompute, **changes)
 
 
+def once(zero: int, recompute: str, sequences: int) -> Plan:
+    """One micro-batch on each of eight devices."""
+    whole = group("a", "A100", count=8, share=sequences)
+    return plan("torch", zero, [LAYERS], [(whole,)], recompute=recompute)
+
+
 def uneven(zero: int) -> Plan:
     """Two devices that hold four parts of five and one."""
     both = tuple(
@@ -58,11 +64,16 @@ def staged(zero: int, recompute: str = "none", **changes: Any) -> Plan:
 
 CASES: dict[str, tuple[Plan, dict[str, Any]]] = {
     "zero 3 keeps all": (flat(3, "none"), LLAMA),
+    "one micro-batch": (once(0, "none", 4), LLAMA),
     "tensor parallel": (flat(1, "selective", tp=2, sequence_parallel=True), LLAMA),
     "tied": (flat(3), TIED),
     "zero 3": (flat(3), LLAMA),
     "stages": (staged(1), LLAMA),
     "adapters": (flat(3, "none"), {**LLAMA, "lora": LoraSpec(rank=16)}),
+    "one micro-batch that ends with gradients": (once(0, "full", 1), LLAMA),
+    "one micro-batch, zero 1": (once(1, "none", 4), LLAMA),
+    "one micro-batch, zero 2": (once(2, "none", 4), LLAMA),
+    "one micro-batch, zero 3": (once(3, "full", 4), LLAMA),
     "zero 0": (flat(0), LLAMA),
     "zero 1": (flat(1), LLAMA),
     "zero 2": (flat(2), LLAMA),
@@ -135,7 +146,7 @@ def peaks(
 
 @pytest.mark.parametrize("name", first(1, list(CASES)))
 def test_all_tensors_of_a_step_are_counted(name: str, peaks: dict[tuple[str, int], int]) -> None:
-    """At the peak; of two micro-batches, of which the first has no sums before it, rather too much."""
+    """At the peak; of two micro-batches, the first of which has no sums before it, rather too much."""
     chosen, values = CASES[name]
     estimate = Estimator(WHERE, spec(chosen, values)).estimate(chosen)
     for index, each in enumerate(each for stage in estimate.stages for each in stage.groups):
