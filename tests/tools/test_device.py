@@ -39,7 +39,7 @@ TINY = (
         limits=("none",),
     ),
 )
-NOW = Trained(step_seconds=0.5, spread=0.01, peak_bytes=2e9, reserved_bytes=3e9, context_bytes=5e8)
+NOW = Trained(step_seconds=0.5, spread=0.01, peak_bytes=2e9, reserved_bytes=3e9)
 
 
 @pytest.fixture
@@ -119,14 +119,15 @@ def test_another_device_needs_another_folder(tmp_path: Path, cpu: Backend) -> No
 
 
 def test_runs_of_a_catalogue_device_need_no_cluster_file(tmp_path: Path) -> None:
-    """Row by row: out of memory is one that does not fit, context and tensors are one number."""
+    """Row by row: out of memory is one that does not fit, and the peak is that of tensors."""
     gpu = catalog.gpu_names()[0]
     results = Results(tmp_path, gpu, {"torch": "2.13"})
     spec = SPEC.model_copy(update={"training": SPEC.training.model_copy(update={"precision": "bf16"})})
     results.add(Configuration(model=spec, micro_batch=4), NOW)
     results.add(Configuration(model=spec, micro_batch=8), None)
     fitting, large = load_table(results.rows).runs
-    assert (fitting.step_seconds, fitting.peak_memory_bytes, fitting.fits) == (0.5, 2.5e9, True)
+    assert (fitting.step_seconds, fitting.peak_memory_bytes, fitting.fits) == (0.5, 2e9, True)
+    assert fitting.peak_memory_of == "tensors"
     assert (large.step_seconds, large.peak_memory_bytes, large.fits) == (None, None, False)
     chunked = spec.training.model_copy(update={"cross_entropy": "chunked"})
     assert fitting.model == spec.model_copy(update={"training": chunked})

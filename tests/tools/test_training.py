@@ -48,7 +48,6 @@ def test_a_step_is_measured(cpu: Backend, precision: str, states: int) -> None:
     assert found.step_seconds > 0
     assert states * spec.parameters < found.peak_bytes < 2 * states * spec.parameters
     assert found.reserved_bytes is None
-    assert found.context_bytes is None
 
 
 def test_more_sequences_need_more_memory_and_accumulation_does_not(cpu: Backend) -> None:

@@ -62,11 +62,9 @@ class Trained:
     spread: float
     """Robust relative standard deviation over the steps."""
     peak_bytes: float
-    """Tensors at the peak, without the device's context."""
+    """Tensors at the peak."""
     reserved_bytes: float | None
     """What torch had taken from the device; None on a CPU."""
-    context_bytes: float | None
-    """What the process takes of the device beside that; None on a CPU."""
 
 
 def train(backend: Backend, asked: Configuration) -> Trained | None:
@@ -179,7 +177,6 @@ def _measured(backend: Backend, training: Training) -> Trained:
         spread=found.spread,
         peak_bytes=peak,
         reserved_bytes=reserved,
-        context_bytes=backend.context_bytes(),
     )
 
 

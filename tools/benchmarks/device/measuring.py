@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from planner.calibration.file import load_calibration, save_calibration
-from planner.calibration.merge import merged
-from planner.calibration.values import ASSUMED, Calibration, Constant
+from planner.calibration.values import ASSUMED, Calibration
 from planner.capabilities import Recompute
 from planner.cost.estimate import estimate
 from planner.errors import UsageError
@@ -18,7 +17,6 @@ from planner.measure.samples import Event, grow
 from planner.measure.session import Request, Session
 from planner.measured.table import load_table
 from planner.model.spec import ModelSpec
-from planner.targets import PLAIN_TORCH
 from tools.benchmarks.device.cases import Series, name_of
 from tools.benchmarks.device.results import COMMAND, Results
 from tools.benchmarks.training import Configuration, fits, train
@@ -68,18 +66,8 @@ def _calibrate_model(
         session.run()
     except UsageError as error:
         tell(f"calibration: {error.message}")
-    if backend.kind == "cpu":
-        session.calibration = _without_context(session.calibration)
-        keep(session.calibration)
     results.write_cluster(backend, session.peaks())
     return with_facts(session.calibration, facts)
-
-
-def _without_context(found: Calibration) -> Calibration:
-    """On a CPU the tensors alone are measured, so nothing beside them is predicted."""
-    constant = Constant(name=f"frameworks.{PLAIN_TORCH.name}.runtime_bytes", value=0.0, provenance="assumed")
-    framework = replace(found.framework(PLAIN_TORCH.name), runtime_bytes=0.0)
-    return merged(found, Calibration(frameworks={PLAIN_TORCH.name: framework}, constants=(constant,)))
 
 
 def train_all(

@@ -142,8 +142,12 @@ class Results:
 def _measured(trained: Trained | None) -> dict[str, Any]:
     if trained is None:
         return {"fits": False}
-    memory = trained.peak_bytes + (trained.context_bytes or 0.0)
-    return {"step_seconds": f"{trained.step_seconds:.6g}", "peak_memory_bytes": round(memory), "fits": True}
+    return {
+        "step_seconds": f"{trained.step_seconds:.6g}",
+        "peak_memory_bytes": round(trained.peak_bytes),
+        "peak_memory_of": "tensors",
+        "fits": True,
+    }
 
 
 def _written(value: Any) -> Any:
