@@ -1011,7 +1011,9 @@ def equals_one_process(trained: Trained, case: Case) -> None:
         assert 1e-2 < relative_error(weights(folder), network.state_dict(), start) < 0.3
     elif case.spec.training.precision == "fp32":
         assert printed == pytest.approx(wanted, rel=1e-5)
-        assert relative_error(weights(folder), network.state_dict(), start) < 1e-5
+        # AdamW makes steps of one size of gradients of any, so that the last bits of sums show; how they are summed
+        # differs between processors.
+        assert relative_error(weights(folder), network.state_dict(), start) < 2e-5
     else:
         assert printed == pytest.approx(wanted, rel=2e-3)
 
