@@ -83,7 +83,7 @@ def memory_section(estimate: Estimate) -> Group:
         for index, stage in enumerate(estimate.stages)
         for group in stage.groups
     ]
-    note = "fixed: framework runtime (device context, libraries) plus the reserve"
+    note = "fixed: context and libraries, what the allocator holds beyond tensors, the reserve"
     note += "; host: host memory per device" if offloads else ""
     return section("Memory per device (GiB)", table(columns, rows, gap=1), Paragraph(note))
 

@@ -155,7 +155,8 @@ def test_memory_components_add_up_to_the_capacity() -> None:
         "  ──────────────────────────────────────────────────────────────────────\n"
         "      0 A100 (a100)   2.3  4.6   0.9   6.8    0.0    0.2   3.5 21.7 40.0\n"
         "      1 V100 (v100)   2.3  4.6   0.9   1.2    0.0    0.2   3.5  3.3 16.0\n"
-        "  fixed: framework runtime (device context, libraries) plus the reserve\n"
+        "  fixed: context and libraries, what the allocator holds beyond tensors, the\n"
+        "  reserve\n"
         "\n"
     )
 
