@@ -47,6 +47,8 @@ class Shape:
     zero_plus: ZeroPlus = PLAIN_ZERO
     """What ZeRO 3 sends less of."""
     schedule: Schedule = "1f1b"
+    lone: bool = False
+    """True where a step has one micro-batch, whose gradients may be reduced as they come."""
     sync: Sync = field(default=EXACT, compare=False)
     """What islands exchange; seconds and bytes of a stage are the same but for it, and keys are hashed often."""
 
@@ -99,6 +101,8 @@ def shapes_of(plan: Plan) -> list[Shape]:
             folding=folding,
             zero_plus=plan.zero_plus,
             schedule=plan.schedule,
+            # Until it is known whose gradients count they stay whole.
+            lone=depth == micro_batches == 1 and not plan.backup,
             sync=plan.sync,
         )
         for index, stage in enumerate(plan.stages)

@@ -900,14 +900,20 @@ class Pricer:
         ends = shape.first, shape.last
         same = group.pool, group.gpu, group.tp, group.micro_batch, dp, ends, shape.zero, shape.recompute
         more = shape.sequence_parallel, shape.offload, shape.folding, kept_on_device(shape.sync), padding
-        lone = float(shape.depth == 1 and shape.micro_batches == 1)
-        key = *same, *more, shape.zero_plus.secondary, self._passed(shape), self._states_zero(shape), lone
+        key = (
+            *same,
+            *more,
+            shape.zero_plus.secondary,
+            self._passed(shape),
+            self._states_zero(shape),
+            shape.lone,
+        )
         footprint = self._footprints.get(key)
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
                 self._footprints.clear()
             footprint = self._footprints[key] = self.footprint(
-                shape, group, dp, group.micro_batch, padding, lone
+                shape, group, dp, group.micro_batch, padding, float(shape.lone)
             )
         return footprint
 

@@ -98,9 +98,9 @@ class BackupShares(Shares):
                     if number > device_type.devices:
                         continue
                     counts = tuple(number if each == index else 0 for each in range(len(self.device_types)))
-                    share = self._useful // kept
+                    most, share = self.most_sequences(device_type, number), self._useful // kept
                     for steps in divisors(share):
-                        if share // steps > self.most_sequences(device_type, number, once=steps == 1):
+                        if share // steps > most:
                             continue
                         group = self._group(device_type, number, share, steps)
                         stage = Stage(

@@ -91,6 +91,18 @@ def test_the_price_waits_for_fewer() -> None:
         assert few.gradient_sync_seconds >= alike.gradient_sync_seconds
 
 
+def test_gradients_stay_whole_until_it_is_known_whose_count() -> None:
+    """So a step of one micro-batch holds them beside activations, as no other does."""
+    held = []
+    for number, training in ((0, _batch(64)), (2, MODEL.training)):
+        plan, model = dropping(number), MODEL.model_copy(update={"training": training})
+        assert plan.micro_batches == 1
+        held.append(estimate(plan, CLUSTER, model, varying(0.1)).stages[0].groups[0].memory)
+    alike, few = held
+    assert few.activations_bytes == pytest.approx(alike.activations_bytes)
+    assert few.gradients_bytes > alike.gradients_bytes == 0.0
+
+
 def _batch(sequences: int) -> Any:
     return MODEL.training.model_copy(update={"global_batch": sequences})
 

@@ -123,6 +123,7 @@ class Family(NamedTuple):
             sequence_parallel=splits_sequence(TARGETS[self.target], model, tp),
             folding=self.folding,
             offload=self.offload,
+            lone=depth == self.micro_batches == 1,
         )
 
 
