@@ -10,8 +10,6 @@ from dataclasses import replace
 from math import exp, log2
 from statistics import NormalDist
 
-import numpy as np
-
 from planner.calibration.values import Framework
 from planner.capabilities import Recompute
 from planner.cluster.topology import DeviceType
@@ -146,9 +144,8 @@ class Load:
     """Blocks of weights and activations on their way through a grid."""
     passed: int = 0
     """Hidden states of a micro-batch alive that come and go beside its own: those of a pipeline's reference."""
-    lone: float = 0.0
-    """1 where gradients come, and are reduced, as activations go: those of the only micro-batch of a step. It may be an
-    array."""
+    relieved: bool = False
+    """True where gradients come, and are reduced, as activations go."""
 
     @property
     def expert_dp(self) -> float:
@@ -637,7 +634,7 @@ class Footprint:
         weights = size * _copies(model, load) / parameter_ways(load.zero, load.dp)
         weights += size / load.secondary if load.secondary else 0.0
         gradients = load.gradient_bytes / gradient_ways(load.zero, load.dp)
-        self._lone, self._any_lone = load.lone, bool(np.any(load.lone))
+        self._relieved = load.relieved
         # What is left of them in the end is in the format of the parameters.
         self._last_gradients = smaller(gradients, (2.0 if load.master_weights == "bf16" else 4.0) / ways)
         self._beside = load.beside_bytes
@@ -764,11 +761,11 @@ class Footprint:
         # A copy, or buffers of the embedding, take the place of activations.
         needed, gone = larger(updated * self._copy, self._embedding_buffers), activations + self._logits
         late = larger(0.0, needed - gone)
-        if self._any_lone:
+        if self._relieved:
             # So do gradients then, and of gathered parameters too.
             gone, last = gone + parameters, last * self._last_gradients
-            gradients = gradients + self._lone * (larger(0.0, last - gone) - gradients)
-            late = late + self._lone * (larger(0.0, needed - larger(0.0, gone - last)) - late)
+            gradients = larger(0.0, last - gone)
+            late = larger(0.0, needed - larger(0.0, gone - last))
         return (
             parameters + layers * self._frozen_layer + self._frozen_ends,
             gradients + summed * self._beside,
@@ -826,7 +823,7 @@ class Footprint:
             dense_elements=self._layer_elements / self._tp + self._measured_elements,
             expert_elements=self._expert_elements,
             weights_bytes=self._weights,
-            gradients_bytes=(self._last_gradients if self._lone else self._gradients) + self._beside,
+            gradients_bytes=(self._last_gradients if self._relieved else self._gradients) + self._beside,
             states_bytes=self._states,
             frozen_bytes=self._frozen_layer,
             host_bytes=self._in_host,

@@ -912,23 +912,15 @@ class Pricer:
         if footprint is None:
             if len(self._footprints) == MOST_PRICES:
                 self._footprints.clear()
-            footprint = self._footprints[key] = self.footprint(
-                shape, group, dp, group.micro_batch, padding, float(shape.lone)
-            )
+            footprint = self._footprints[key] = self.footprint(shape, group, dp, group.micro_batch, padding)
         return footprint
 
     def footprint(
-        self,
-        shape: Shape,
-        group: ReplicaGroup,
-        dp: float,
-        sequences: int,
-        padding: float = 1.0,
-        lone: float = 0.0,
+        self, shape: Shape, group: ReplicaGroup, dp: float, sequences: int, padding: float = 1.0
     ) -> Footprint:
         """Bytes on one device of the group, whatever the layers of ``shape`` and where it stands between the ends.
 
-        For micro-batches of ``sequences``, ``lone`` where that is 1; those and ``dp`` may be arrays of many cases.
+        For micro-batches of ``sequences``; those and ``dp`` may be arrays of many cases.
         """
         device_type = self.topology.device_type(group.pool, group.gpu)
         measured = self._measured_ratios(device_type, group.tp, sequences)
@@ -966,14 +958,14 @@ class Pricer:
             padding=padding,
             block_bytes=self._block_bytes(sequences),
             passed=self._passed(shape),
-            lone=lone if self.relieves(shape.offload) else 0.0,
+            relieved=shape.lone and self.relieves(shape.offload),
         )
         return Footprint(
             self.model_on(device_type), device_type, self.framework, load, self.calibration.memory_spread
         )
 
     def relieves(self, offload: Offload) -> bool:
-        """True where gradients come as activations go in steps of one micro-batch, without a pipeline."""
+        """True where gradients come as activations go where a step has one micro-batch."""
         return self.target.by_units and not offload.anything
 
     def _states_zero(self, shape: Shape) -> int:
@@ -1002,21 +994,14 @@ class Pricer:
         return (one.activation_ratio, one.parameter_ratio, one.allocator_slack) if one else (1.0, 1.0, None)
 
     def most_sequences(
-        self,
-        shape: Shape,
-        group: ReplicaGroup,
-        dp: float,
-        most: int,
-        padding: float = 1.0,
-        *,
-        lone: bool = False,
+        self, shape: Shape, group: ReplicaGroup, dp: float, most: int, padding: float = 1.0
     ) -> int:
         """The largest micro-batch up to ``most`` with which a stage with one alive fits on the group; 0 for none.
 
-        ``lone``: the only one of a step. Memory does not shrink as micro-batches grow.
+        Memory does not shrink as micro-batches grow.
         """
         sizes = cast("int", np.arange(1, most + 1))
-        footprint = self.footprint(shape, group, dp, sizes, padding, float(lone))
+        footprint = self.footprint(shape, group, dp, sizes, padding)
         fits = as_array(footprint.headroom(shape.layers, float(shape.layers))) >= 0
         fits &= footprint.host_room(shape.layers, float(shape.layers)) >= 0
         return most if fits.all() else int(fits.argmin())

@@ -8,6 +8,7 @@ long as the batch. The least time in which all devices together finish the batch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -200,7 +201,7 @@ class Team:
             high *= 2
         if able[0] and not low:
             # Ways that take nothing but what is done in step: halving would only end at the smallest of all numbers.
-            return BatchPartition(0.0, tuple(int(share) for share in shares[0]), added=added)
+            return self._partition(0.0, shares[0], added)
         largest = shares[1]
         between = max(1, min(MOST_LIMITS, AT_ONCE // len(self.size)))
         parts = np.arange(1, between + 1) / (between + 1)
@@ -219,7 +220,10 @@ class Team:
                 float(limits[first - 1]) if first else low,
                 float(limits[first]) if first < between else high,
             )
-        return BatchPartition(low, tuple(int(share) for share in largest), added=added)
+        return self._partition(low, largest, added)
+
+    def _partition(self, seconds: float, shares: Seconds, added: Added) -> BatchPartition:
+        return BatchPartition(seconds, tuple(int(share) for share in shares), int(self.once), added)
 
     def _can(self, finite: Seconds, required: NDArray[np.bool_]) -> bool:
         """True when device types that must take part have a way to, and any kind has, or enough where each has one."""
@@ -289,7 +293,7 @@ def least_in_step(
             best = middle
         least = min(least, total(best))
         ranges += [(low, middle), (middle, high)]
-    return BatchPartition(min(total(best), skipped), partitions[best].shares, added=partitions[best].added)
+    return replace(partitions[best], seconds=min(total(best), skipped))
 
 
 def least_in_lock_step(

@@ -392,7 +392,7 @@ class Shares:
                 most = min(most, max(self.limits.micro_batch))
             one = self._group(device_type)
             self._most[key] = (
-                self.pricer.most_sequences(self._shape, one, devices, most, padding, lone=once)
+                self.pricer.most_sequences(replace(self._shape, lone=once), one, devices, most, padding)
                 if self._may_fit(device_type)
                 else 0
             )
@@ -737,8 +737,8 @@ class Shares:
 
     def _groups(self, used: Participants, partition: BatchPartition) -> tuple[ReplicaGroup, ...]:
         """Groups whose shares add up to the batch: what is too much is taken back one sequence a device."""
-        team, together = self._team(used), 1 if used.once else partition.steps
-        least = max(1, together)
+        team = self._team(used)
+        least = max(1, partition.steps)
         excess = sum(share * count for share, count in zip(partition.shares, used.counts, strict=True))
         excess -= self.batch
         groups: list[ReplicaGroup] = []
@@ -749,7 +749,7 @@ class Shares:
             extra = min(excess - whole * count, count) if share - whole > least else 0
             excess -= whole * count + extra
             for number, part in self._parts(device_type, count, extra, share - whole):
-                steps = together or team.steps(index, part, partition.added)
+                steps = partition.steps or team.steps(index, part, partition.added)
                 groups.append(self._group(device_type, number, part, steps))
         assert not excess, "shares within the least time are at least one sequence a device"
         return tuple(groups)

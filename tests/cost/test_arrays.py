@@ -131,35 +131,33 @@ def test_stages_of_many_lengths(make: Callable[[int], Problem], target: str, see
 
 @pytest.mark.parametrize("make", WORLDS)
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("lone", [0.0, 1.0])
+@pytest.mark.parametrize("lone", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_memory_of_many_cases(make: Callable[[int], Problem], target: str, seed: int, lone: float) -> None:
+def test_memory_of_many_cases(make: Callable[[int], Problem], target: str, seed: int, lone: bool) -> None:
     """Headroom with many replicas and micro-batches; what fits is what the memory by component says."""
-    for pricer, shape, group, _ in stages(make, target, seed):
-        replicas = SIZES[::-1]
-        some = (lone + np.arange(len(SIZES))) % 2
-        many = pricer.footprint(
-            shape, group, cast("int", replicas), cast("int", SIZES), lone=cast("float", some)
-        )
-        most, fits = pricer.most_sequences(shape, group, 2, 64, lone=lone > 0), 0
+    for pricer, several, group, _ in stages(make, target, seed):
+        replicas, shape = SIZES[::-1], replace(several, lone=lone)
+        many = pricer.footprint(shape, group, cast("int", replicas), cast("int", SIZES))
+        most, fits = pricer.most_sequences(shape, group, 2, 64), 0
         for case, (dp, size) in enumerate(zip(replicas.tolist(), SIZES.tolist(), strict=True)):
-            one = pricer.footprint(shape, group, dp, size, lone=some[case])
+            one = pricer.footprint(shape, group, dp, size)
             for layers in (1, shape.layers):
                 memory = one.memory(layers, float(layers))
                 room = np.broadcast_to(many.headroom(layers, float(layers)), len(SIZES))[case]
                 assert room == pytest.approx(memory.headroom_bytes, rel=EXACT, abs=1e-3)
                 assert (one.least_room(layers, float(layers)) >= 0) == memory.fits
+        held = shape.layers, float(shape.layers)
         for size in range(1, 65):
-            sized, several = (pricer.footprint(shape, group, 2, size, lone=each) for each in (lone, 0.0))
-            at = shape.layers, float(shape.layers)
-            assert sized.memory(*at).used_bytes <= several.memory(*at).used_bytes * (1 + EXACT)
-            if sized.least_room(*at) < 0:
+            sized, usual = (pricer.footprint(each, group, 2, size) for each in (shape, several))
+            assert sized.memory(*held).used_bytes <= usual.memory(*held).used_bytes * (1 + EXACT)
+            if sized.least_room(*held) < 0:
                 break
             fits = size
         assert most == fits
-        sizes = cast("int", np.arange(1, 65))
-        for each in (1, shape.layers):
-            room = pricer.footprint(shape, group, 2, sizes, lone=lone).room(each, float(each))
+        for layers in (1, shape.layers):
+            room = pricer.footprint(shape, group, 2, cast("int", np.arange(1, 65))).room(
+                layers, float(layers)
+            )
             assert (np.diff(np.broadcast_to(room, 64)) <= 1.0).all()
 
 

@@ -237,12 +237,11 @@ class Rates:
             assert first.tp is not None
             replicas = np.array([float(family.dp or 1) for family in members])
             sequences = np.array([family.micro_batch for family in members])
-            lone = np.array([float(family.micro_batches == 1) for family in members])
             shards = None
             if first.shard_size is not None:
                 shards = np.array([float(family.shard_size or 1) for family in members])
             each = [
-                self._priced(first, device_type, first.tp, replicas, sequences, lone, shards)
+                self._priced(first, device_type, first.tp, replicas, sequences, shards)
                 for device_type in self._types(first)
             ]
             for number, family in enumerate(members):
@@ -414,13 +413,11 @@ class Rates:
         tp: int,
         replicas: Numbers,
         sequences: Whole,
-        lone: Numbers,
         shards: Numbers | None = None,
     ) -> _Cases:
         """Stages of a type with so many replicas, each with a micro-batch of so many sequences, [case].
 
-        ``lone``: 1 where a step has one. ``shards``: replicas that share a copy of what is sharded, where these are not
-        all.
+        ``shards``: replicas that share a copy of what is sharded, where these are not all.
         """
         rates = self._ring_rates(family.target, device_type, tp)
         between, inside = rates.between, rates.inside
@@ -447,7 +444,7 @@ class Rates:
             slots=(device_type.replicas(tp) / replicas).tolist(),
             able=able.tolist(),
             find_rooms=lambda: [
-                _columns(self._room_with(family, group, sharing, sequences, lone, recompute), len(replicas))
+                _columns(self._room_with(family, group, sharing, sequences, recompute), len(replicas))
                 for recompute in policies_of(family)
             ],
             find_paces=lambda: self._paces(family, group, ring, sequences, len(replicas)),
@@ -514,8 +511,7 @@ class Rates:
         for tp in tp_degrees(TARGETS[family.target], None, self.estimator.model, (device_type,)):
             degrees = [dp for dp in divisors(family.batch) if tp * dp <= device_type.devices]
             sequences = np.array([family.batch // dp for dp in degrees])
-            lone = np.full(len(degrees), float(family.micro_batches == 1))
-            cases = self._priced(family, device_type, tp, np.array(degrees, dtype=float), sequences, lone)
+            cases = self._priced(family, device_type, tp, np.array(degrees, dtype=float), sequences)
             for number, dp in enumerate(degrees):
                 speed = cases.speed(number)
                 if speed is not None:
@@ -651,7 +647,6 @@ class Rates:
         group: ReplicaGroup,
         replicas: float | Numbers,
         sequences: int | Whole,
-        lone: Numbers,
         recompute: Recompute,
     ) -> dict[str, float]:
         """Bytes are concave in layers but for the optimizer's copy: the line through both ends is never above them.
@@ -662,9 +657,7 @@ class Rates:
         """
         pricer, many = self.pricer(family), max(2, self.estimator.model.layers)
         shape = self._shape(family, group.tp, recompute)
-        footprint = pricer.footprint(
-            shape, group, cast("int", replicas), cast("int", sequences), lone=as_number(lone)
-        )
+        footprint = pricer.footprint(shape, group, cast("int", replicas), cast("int", sequences))
         one = footprint.most_room(1, 1.0)
         each = (one - footprint.most_room(many, float(many))) / (many - 1)
         # Gradients of a lone micro-batch may grow less than its activations do.
@@ -691,6 +684,7 @@ class Rates:
             sequence_parallel=splits_sequence(TARGETS[family.target], self.estimator.model, tp),
             folding=family.folding,
             offload=family.offload,
+            lone=family.micro_batches == 1,
         )
 
 
@@ -787,7 +781,7 @@ class _Cases:
 def _alike(family: Family) -> object:
     """What families have in common that are priced at once."""
     same = family.target, family.zero, family.recompute, family.tp, family.folding
-    return *same, family.context, family.offload, family.shard_size is None
+    return *same, family.context, family.offload, family.shard_size is None, family.micro_batches == 1
 
 
 def policies_of(family: Family) -> tuple[Recompute, ...]:

@@ -7,6 +7,7 @@ once by each. Activations, buffers and what embedding and head need come on top.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import inf
 from typing import NamedTuple
@@ -86,11 +87,11 @@ class StateRoom:
         model, pricer = self._estimator.model, self._estimator.pricer(self._row.name)
         # Plans of one stage keep no less.
         zero = states_zero(self._row, model.training, zero, 2)
-        shape = whole_model(model, zero, "none", offload)
+        # No plan keeps less of gradients than one whose steps have one micro-batch.
+        shape = replace(whole_model(model, zero, "none", offload), lone=True)
         for device_type in self._device_types:
             group = replicas_on(device_type, 1, _REPLICAS, _REPLICAS)
-            # No plan keeps less of gradients than one whose steps have one micro-batch.
-            footprint = pricer.footprint(shape, group, _REPLICAS, 1, lone=1.0)
+            footprint = pricer.footprint(shape, group, _REPLICAS, 1)
             held = footprint.layer_states()
             elements, ways = held.dense_elements + held.expert_elements, _REPLICAS if zero else 1
             each = held.weights_bytes, held.gradients_bytes, held.states_bytes
