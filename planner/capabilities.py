@@ -297,6 +297,10 @@ class Capabilities:
     """True when devices may share the matrices of each expert."""
     context: tuple[ContextKind, ...] = ()
     """How it divides the tokens of a sequence over replicas, the ways that it has; none where it does not."""
+    context_states: tuple[StateKind, ...] = ()
+    """Kinds of states whose heads replicas share where they divide sequences: each has all tokens for its own."""
+    copies_keys: bool = False
+    """True when such replicas may share the heads of a group too, and have its keys each (mamba2)."""
     context_pieces: int = 1
     """Pieces of a sequence that a device has where it is divided: two, one from either end, balance a causal mask."""
     sums_each_input: bool = False

@@ -699,6 +699,31 @@ def with_long_sequences(seed: int) -> Problem:
     return spec.model_copy(update={"gpus": gpus}), model.model_copy(update=changes), calibration
 
 
+def with_long_states(seed: int) -> Problem:
+    """Such sequences in layers of which only some attend, and others carry a state whose heads replicas may share."""
+    spec, model, calibration = with_long_sequences(seed)
+    draw = random.Random(seed + 23)
+    kinds: tuple[StateKind, ...] = ("mamba2", "delta", "conv")
+    kind = draw.choice(kinds)
+    heads = 1 if kind == "conv" else draw.choice([2, 4, 8])
+    state = StateSpec(
+        kind=kind,
+        heads=heads,
+        head_dim=model.hidden // heads,
+        size=1 if kind == "conv" else 64,
+        groups=draw.choice([groups for groups in (1, 2, 4) if groups <= heads]),
+        chunk=64,
+    )
+    changes = {
+        "layers": min(model.layers, 3),
+        "block": (RunSpec(mixer="state"), RunSpec()),
+        "state": state,
+        "window": None,
+        "window_layers": None,
+    }
+    return spec, model.model_copy(update=changes), calibration
+
+
 def with_user_buffers(seed: int) -> Problem:
     """Devices whose products hide tensor-parallel traffic, of a backward or of both directions."""
     spec, model, calibration = with_fast_nodes(seed) if seed % 2 else with_constants(seed)

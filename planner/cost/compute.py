@@ -733,7 +733,7 @@ def layer_pass(
         core, core_back = attention_seconds(model, device, target, tp=tp, micro_batch=micro_batch, ways=ways)
     if model.carried is not None:
         scan, scan_back = state_seconds(
-            model.carried, device, target, tp=tp, tokens=tokens, micro_batch=micro_batch
+            model.carried.on(tp * ways), device, target, tp=tp, tokens=tokens, micro_batch=micro_batch
         )
         core, core_back = core + scan, core_back + scan_back
     wide, narrow = element_wise_bytes(model, device.size, tp=tp, tokens=tokens, split=sequence_parallel)

@@ -291,10 +291,12 @@ def activation_bytes_per_layer(
     gathered: bool = False,
     eager: bool = False,
     folding: Folding = WHOLE_EXPERTS,
+    sharing: int = 1,
 ) -> float:
     """Bytes one layer keeps for the backward of one micro-batch (arXiv:2205.05198, table 2).
 
-    ``gathered``: with sequence parallelism, what comes together for a product is kept so, and not gathered again.
+    ``gathered``: with sequence parallelism, what comes together for a product is kept so, and not gathered again. Of
+    ``sharing`` replicas each has a part of the sequences, which is what the model has.
 
     Layers of plain torch keep the nonlinearity of a gated MLP beside both factors, and a copy of each key and value for
     every head; with selective recomputation they keep every second matrix product, and attention. Kernels of
@@ -347,7 +349,7 @@ def activation_bytes_per_layer(
     if model.output_gate:
         # The gate and its sigmoid beside what it scales.
         attention += 6.0 * width * heads / tp
-    attention += state_activations(carried, eager) / tp if carried is not None else 0.0
+    attention += state_activations(carried.on(tp * sharing), eager) / tp if carried is not None else 0.0
     if model.latent is not None and model.attends:
         # Queries and keys, values and attention's output; the low ranks and their norms are whole.
         wide = 0.0 if discards else 4.0 * width + 2.0 * model.latent.value_dim
@@ -1037,6 +1039,7 @@ def _layer_activations(model: ModelSpec, load: Load, recompute: Recompute) -> fl
         gathered=load.gathered,
         eager=load.eager,
         folding=load.folding if model.experts else WHOLE_EXPERTS,
+        sharing=load.context.ways,
     )
 
 

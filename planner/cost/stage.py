@@ -91,7 +91,7 @@ from planner.cost.values import Memory
 from planner.dims.expert import overlaps
 from planner.dims.sharding import gradients_of, master_weights_of, optimizer_ways, states_zero
 from planner.frozen import dataclass
-from planner.model.spec import LayerRun, ModelSpec
+from planner.model.spec import LayerRun, ModelSpec, StateSpec
 from planner.plan.equal_pools import Joined
 from planner.plan.values import WHOLE, WHOLE_EXPERTS, Context, Folding, Offload, ReplicaGroup
 
@@ -1105,10 +1105,57 @@ class Pricer:
         sequences: int,
         recompute: Recompute,
     ) -> LayerPrice:
-        """The layer with what replicas that share sequences send each other for its attention."""
+        """The layer with what replicas that share sequences send each other."""
+        if self.context.ways > 1 and self.model.attends:
+            price = self._with_shared_attention(price, one, device_type, tp, sequences, recompute)
+        if self.context.ways > 1 and self.model.carried is not None:
+            price = self._with_shared_state(price, self.model.carried, device_type, tp, sequences, recompute)
+        return price
+
+    def _with_shared_state(
+        self,
+        price: LayerPrice,
+        state: StateSpec,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        recompute: Recompute,
+    ) -> LayerPrice:
+        """The layer with the exchanges of tokens for heads behind the first product, and of heads for tokens ahead of
+        the last.
+
+        Megatron-Core sends what its Mamba 2 convolves and needs beside that in five parts (``MambaContextParallel``).
+        """
+        ways, device = self.context.ways, self._device(device_type)
+        among = self._joined.device_type(*device_type.key), self._joined.topology
+        moved = partial(
+            all_to_all_seconds, *among, self.calibration, ep=ways, width=tp, curves=self.link_curves
+        )
+        own, tokens = state.on(tp * ways), sequences * self.model.training.sequence_length
+        first = device.size * tokens * own.matrices(1)[0][1] / tp
+        made = device.size * tokens * own.inner / tp
+        calls = 5 if state.kind == "mamba2" and not self.target.eager_layers else 1
+        both = moved(first) + (calls - 1) * moved(0.0) + moved(made)
+        # Heads and tokens are put in order ahead of each exchange and behind it, and parts side by side.
+        both += device.stream(6 * first + 4 * made, calls + 4)
+        back = (2 if recompute == "full" else 1) * both
+        return replace(
+            price,
+            context_forward=price.context_forward + both,
+            context_backward=price.context_backward + back,
+        )
+
+    def _with_shared_attention(
+        self,
+        price: LayerPrice,
+        one: LayerPass,
+        device_type: DeviceType,
+        tp: int,
+        sequences: int,
+        recompute: Recompute,
+    ) -> LayerPrice:
+        """The layer with what is sent for its attention."""
         ways, device, curves = self.context.ways, self._device(device_type), self.link_curves
-        if ways == 1:
-            return price
         among = self._joined.device_type(*device_type.key), self._joined.topology
         size, tokens = device.size, sequences * self.model.training.sequence_length
         pairs = size * tokens * self.model.pair_width / tp

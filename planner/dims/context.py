@@ -18,7 +18,7 @@ from planner.dims.dimension import Change, Dimension, allowed, node_devices, run
 from planner.dims.expert import holds_experts
 from planner.dims.trained import dealt_whole
 from planner.errors import PlanError
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, StateSpec
 from planner.plan.values import Context, Fault, Plan, ReplicaGroup, Stage, groups_of, with_commas
 from planner.targets import TARGETS
 
@@ -130,19 +130,31 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield f"tp {tp} does not divide the {length // cp} tokens that cp {cp} leaves of a sequence"
     if dealt_whole(model):
         yield "documents and pairs stay whole, expected none in the model's training"
-    yield from _whole_because(context.kind, model, target.context)
+    yield from _whole_because(context.kind, model, target)
+    states = dict.fromkeys(kind.carried for kind in model.kinds if kind.carried is not None)
+    for state in (each for each in states if each.kind in target.context_states):
+        parts, what = (state.heads, "heads") if state.heads > 1 else (state.inner, "channels")
+        if parts % (cp * tp):
+            yield f"cp {cp} x tp {tp} does not divide the {parts} {what} of a state, expected a divisor"
+        elif state.heads > 1 and not _shares_groups(state, target, cp, tp):
+            groups = f"{state.groups} group{'s' * (state.groups > 1)}"
+            yield f"cp {cp} x tp {tp} does not divide the {groups} of a state, expected a divisor"
     if context.kind == "ring":
         return
     expected = "cp_kind ring" if "ring" in target.context else "a divisor"
-    counts = ((what, number) for kind in model.kinds for what, number in _heads(kind))
+    counts = ((what, number) for kind in model.kinds if kind.attends for what, number in _heads(kind))
     for what, heads in dict.fromkeys(counts):
         if heads % (cp * tp):
             yield f"cp {cp} x tp {tp} does not divide the {heads} {what} heads, expected {expected}"
 
 
-def _whole_because(
-    kind: ContextKind, model: ModelSpec, able: tuple[ContextKind, ...] = ("ring", "ulysses")
-) -> Iterator[str]:
+def _shares_groups(state: StateSpec, target: Capabilities, cp: int, tp: int) -> bool:
+    """True when replicas have whole groups each, or a part of one with its keys."""
+    groups = state.groups // tp
+    return groups % cp == 0 or (target.copies_keys and state.kind == "mamba2" and cp % max(1, groups) == 0)
+
+
+def _whole_because(kind: ContextKind, model: ModelSpec, target: Capabilities) -> Iterator[str]:
     """What of a model keeps its sequences whole, whatever their length and the degree, with kinds to expect."""
     if model.training.attention != "flash":
         yield "divided sequences need fused attention, expected attention flash in the model's training"
@@ -154,15 +166,20 @@ def _whole_because(
         yield "matrices beside the layers work on whole sequences, expected cp 1"
     if model.tower is not None:
         yield "towers make tokens of whole sequences, expected cp 1"
-    if not model.usual_layers:
-        yield "divided sequences need attention in every layer, expected cp 1"
+    if model.encoder is not None:
+        yield "layers attend to the whole output of an encoder, expected cp 1"
+    for state in model.states:
+        if state not in target.context_states:
+            able = with_commas(target.context_states) or "none"
+            yield f"{target.name} divides no sequences with a state of kind {state}, it can: {able}"
     if kind == "ring":
         if model.window is not None:
             yield "sliding windows are not passed around a ring, expected cp_kind ulysses"
         if model.sinks:
             yield "sinks are not passed around a ring, expected cp_kind ulysses"
     elif model.latent is not None:
-        yield f"ulysses divides no latent attention, expected {'cp_kind ring' if 'ring' in able else 'cp 1'}"
+        expected = "cp_kind ring" if "ring" in target.context else "cp 1"
+        yield f"ulysses divides no latent attention, expected {expected}"
 
 
 def _heads(model: ModelSpec) -> tuple[tuple[str, int], ...]:
@@ -171,7 +188,7 @@ def _heads(model: ModelSpec) -> tuple[tuple[str, int], ...]:
 
 def offers_context(target: Capabilities, model: ModelSpec) -> bool:
     """True when a target divides sequences of such a model in some way, if they and the heads have divisors."""
-    return any(not any(_whole_because(kind, model)) for kind in target.context)
+    return any(not any(_whole_because(kind, model, target)) for kind in target.context)
 
 
 def contexts(

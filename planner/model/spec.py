@@ -546,6 +546,12 @@ class StateSpec(Frozen):
         steps = self.heads * (2 if self.kind == "delta" else 1)
         return (hidden, self.inner + self.convolved + steps, "columns"), last
 
+    def on(self, devices: int) -> StateSpec:
+        """The same as so many devices share its heads: those that share a group of Mamba 2 have its keys each."""
+        if self.kind != "mamba2" or devices <= self.groups:
+            return self
+        return self.model_copy(update={"groups": devices})
+
     def biases(self, hidden: int) -> int:
         """Parameters of the biases of the projections."""
         return self.matrices(hidden)[0][1] + hidden if self.bias else 0

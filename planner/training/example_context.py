@@ -2,12 +2,13 @@
 
 Either queries, keys and values of all tokens come together for some of the heads, which attend as usual, and what they
 make of them goes back to the replicas that have the tokens (Ulysses, arXiv:2309.14509, section 3); or keys and values
-go around (``example_ring``).
+go around (``example_ring``). What carries a state along the sequence needs its tokens one after the other: they come
+together for some of its heads in either way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +59,27 @@ class Sharing:
         mixed = self.mix(query, key, value, causal, sinks)
         return _Exchange.apply(mixed, self.group, self.ways, 2, 1) if self.ways > 1 else mixed
 
+    def gather(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """This rank's share of the channels of each part, side by side, for all tokens of the sequences.
+
+        ``parts`` have all channels of its own tokens, [sequence][position][channel].
+        """
+        shares = torch.cat([each.unflatten(-1, (self.ways, -1)) for each in parts], dim=-1)
+        return self.in_order(_Exchange.apply(shares.flatten(-2), self.group, self.ways, 2, 1))
+
+    def scatter(self, whole: torch.Tensor) -> torch.Tensor:
+        """All channels of this rank's tokens, of which it has its share for all tokens."""
+        exchanged: torch.Tensor = _Exchange.apply(self.by_rank(whole), self.group, self.ways, 1, 2)
+        return exchanged
+
+    def in_order(self, gathered: torch.Tensor) -> torch.Tensor:
+        """Tokens of whole sequences from those of one rank after the other."""
+        return gathered
+
+    def by_rank(self, whole: torch.Tensor) -> torch.Tensor:
+        """The other way round."""
+        return whole
+
     def again(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that may run once more for the same sequences, when others have come meanwhile."""
         return function
@@ -77,8 +99,26 @@ class Around(Sharing):
 
     def pieces(self, length: int) -> list[slice]:
         """Two, which leave every replica as many scores to compute."""
-        half, last = length // 2, 2 * self.ways - 1 - self.place
-        return [slice(place * half, (place + 1) * half) for place in (self.place, last)]
+        half = length // 2
+        return [slice(piece * half, (piece + 1) * half) for piece in self._pair(self.place)]
+
+    def in_order(self, gathered: torch.Tensor) -> torch.Tensor:
+        """The same, of pieces from either end."""
+        pieces = gathered.chunk(2 * self.ways, dim=1)
+        return torch.cat([pieces[self._held.index(piece)] for piece in range(len(pieces))], dim=1)
+
+    def by_rank(self, whole: torch.Tensor) -> torch.Tensor:
+        """The same."""
+        pieces = whole.chunk(2 * self.ways, dim=1)
+        return torch.cat([pieces[piece] for piece in self._held], dim=1)
+
+    @property
+    def _held(self) -> list[int]:
+        """The pieces that one rank after the other has."""
+        return [piece for place in range(self.ways) for piece in self._pair(place)]
+
+    def _pair(self, place: int) -> tuple[int, int]:
+        return place, 2 * self.ways - 1 - place
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool, sinks: Any = None

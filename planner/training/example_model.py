@@ -709,7 +709,9 @@ class Layer(nn.Module):  # type: ignore[misc]
                 self.sinks = nn.Parameter(torch.zeros(shape.heads), requires_grad=trained)
         carries = self.mixer in ("state", "both") and shape.state is not None
         self.state = (
-            State(hidden, shape.state, adapted(shape)) if carries and shape.state is not None else None
+            State(hidden, shape.state, adapted(shape), sharing)
+            if carries and shape.state is not None
+            else None
         )
         self.norm_mlp = norm_of(shape, hidden, shape.layer_norms > 1 if both else self.feeds != "none")
         self.norm_after_attention = norm_of(shape, hidden, shape.layer_norms > 2 and self.mixer != "none")

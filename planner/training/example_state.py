@@ -2,19 +2,22 @@
 short convolutions.
 
 All in plain torch. Scans work on chunks of a sequence, in fp32. All between the first product and the last runs again
-in the backward, which keeps nothing of it.
+in the backward, which keeps nothing of it. Replicas that share a sequence have a part of the heads each between these
+products, and all of the tokens.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as functional
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+from planner.training.example_context import ALONE, Sharing
 
 SMALL = 1e-6
 """Added to squares ahead of a root."""
@@ -38,31 +41,51 @@ class StateShape:
     norm: bool
     chunk: int
 
+    @property
+    def inner(self) -> int:
+        """Width of what it makes of a token."""
+        return self.heads * self.head_dim
+
+    @property
+    def sections(self) -> tuple[tuple[int, ...], ...]:
+        """Elements of the first product: a gate, what the convolution takes, then what each head needs."""
+        inner, keys = self.inner, self.groups * self.size
+        if self.kind == "mamba2":
+            return (inner,), (inner, keys, keys), (self.heads,)
+        if self.kind == "delta":
+            return (inner,), (keys, keys, inner), (self.heads,), (self.heads,)
+        if self.kind == "linear":
+            return (inner,), (keys,), (keys,), (inner,)
+        gates = self.gates - 1 if self.kind == "conv" else 0
+        return (inner,), (inner,), *gates * ((inner,),)
+
+    def divided(self, ways: int) -> StateShape:
+        """The share of one of so many replicas."""
+        if self.heads == 1:
+            return replace(self, head_dim=self.head_dim // ways)
+        return replace(self, heads=self.heads // ways, groups=self.groups // ways)
+
 
 class State(nn.Module):  # type: ignore[misc]
     """One such mixer. ``linear`` makes its projections of inputs, outputs, bias and the name that adapters go by."""
 
-    def __init__(self, hidden: int, shape: StateShape, linear: Callable[..., nn.Module]) -> None:
+    def __init__(
+        self, hidden: int, shape: StateShape, linear: Callable[..., nn.Module], sharing: Sharing = ALONE
+    ) -> None:
         super().__init__()
-        self.shape = shape
-        self.inner, keys = shape.heads * shape.head_dim, shape.groups * shape.size
+        self.shape, self.sharing = shape, sharing
+        self.own = shape.divided(sharing.ways)
+        """What this rank does of it, for all tokens."""
+        self.inner, convolved = shape.inner, sum(shape.sections[1])
         with_keys = shape.kind in ("mamba2", "delta")
-        self.parts = [
-            self.inner,
-            keys if shape.kind == "linear" else self.inner + (2 * keys if with_keys else 0),
-        ]
-        """Elements of the first product: a gate, what the convolution takes, then what each head needs."""
-        further = {"mamba": [], "conv": (shape.gates - 1) * [self.inner], "mamba2": [shape.heads]}
-        further["linear"] = [keys, self.inner]
-        self.parts += further.get(shape.kind, 2 * [shape.heads])
-        self.into = linear(hidden, sum(self.parts), shape.bias, "in_proj")
+        self.into = linear(hidden, sum(map(sum, shape.sections)), shape.bias, "in_proj")
         self.out = linear(self.inner, hidden, shape.bias, "out_proj")
         if shape.kind == "linear":
             self.norm = nn.Parameter(torch.ones(self.inner)) if shape.norm else None
             return
         # Vectors: optimizers for matrices leave them alone.
-        self.filter = nn.Parameter(torch.empty(self.parts[1] * shape.conv).uniform_(-0.5, 0.5))
-        self.filter_bias = nn.Parameter(torch.zeros(self.parts[1])) if shape.conv_bias else None
+        self.filter = nn.Parameter(torch.empty(convolved * shape.conv).uniform_(-0.5, 0.5))
+        self.filter_bias = nn.Parameter(torch.zeros(convolved)) if shape.conv_bias else None
         if shape.kind == "mamba":
             self._add_scan(linear)
         elif with_keys:
@@ -85,12 +108,23 @@ class State(nn.Module):  # type: ignore[misc]
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         first = self.into(hidden)
-        if torch.is_grad_enabled():
-            return self.out(checkpoint(self._mixed, first, use_reentrant=False))
-        return self.out(self._mixed(first))
+        shared = self.sharing.ways > 1
+        if shared:
+            each = [width for section in self.shape.sections for width in section]
+            first = self.sharing.gather(first.split(each, dim=-1))
+        again = torch.is_grad_enabled()
+        mixed = checkpoint(self._mixed, first, use_reentrant=False) if again else self._mixed(first)
+        return self.out(self.sharing.scatter(mixed) if shared else mixed)
+
+    def _mine(self, rows: torch.Tensor, sections: Sequence[int] = ()) -> torch.Tensor:
+        """This rank's share of what there is of each head, or of each channel of such sections."""
+        ways, place = self.sharing.ways, self.sharing.place
+        if ways == 1:
+            return rows
+        return torch.cat([each.chunk(ways)[place] for each in rows.split(sections or len(rows))])
 
     def _mixed(self, first: torch.Tensor) -> torch.Tensor:
-        gate, mixed, *steps = first.split(self.parts, dim=-1)
+        gate, mixed, *steps = first.split([sum(section) for section in self.own.sections], dim=-1)
         kind = self.shape.kind
         if kind == "linear":
             return self._lightning(mixed, *steps) * gate.sigmoid()
@@ -104,7 +138,7 @@ class State(nn.Module):  # type: ignore[misc]
         outputs = self._by_heads(mixed, steps)
         if kind == "mamba2":
             outputs = outputs.flatten(2) * functional.silu(gate)
-            return outputs if self.norm is None else self._normed(outputs, self.shape.groups)
+            return outputs if self.norm is None else self._normed(outputs, self.own.groups)
         if self.norm is not None:
             outputs = functional.rms_norm(outputs, (self.shape.head_dim,), self.norm.to(outputs.dtype), SMALL)
         return outputs.flatten(2) * functional.silu(gate)
@@ -122,16 +156,17 @@ class State(nn.Module):  # type: ignore[misc]
 
     def _convolved(self, inputs: torch.Tensor) -> torch.Tensor:
         """Each channel's causal convolution."""
-        weight = self.filter.view(self.parts[1], 1, self.shape.conv).to(inputs.dtype)
-        bias = None if self.filter_bias is None else self.filter_bias.to(inputs.dtype)
-        padded = functional.pad(inputs.transpose(1, 2), (self.shape.conv - 1, 0))
-        return functional.conv1d(padded, weight, bias, groups=self.parts[1]).transpose(1, 2)
+        channels, width = self.shape.sections[1], self.shape.conv
+        weight = self._mine(self.filter.view(-1, 1, width), channels).to(inputs.dtype)
+        bias = None if self.filter_bias is None else self._mine(self.filter_bias, channels).to(inputs.dtype)
+        padded = functional.pad(inputs.transpose(1, 2), (width - 1, 0))
+        return functional.conv1d(padded, weight, bias, groups=len(weight)).transpose(1, 2)
 
     def _normed(self, outputs: torch.Tensor, groups: int) -> torch.Tensor:
         own = outputs.unflatten(-1, (groups, -1))
         normed = functional.rms_norm(own, (own.shape[-1],), eps=SMALL).flatten(2)
         assert self.norm is not None
-        return normed * self.norm.to(normed.dtype)
+        return normed * self._mine(self.norm).to(normed.dtype)
 
     def _selected(self, inputs: torch.Tensor) -> torch.Tensor:
         shape = self.shape
@@ -147,23 +182,20 @@ class State(nn.Module):  # type: ignore[misc]
         return (outputs + inputs * self.skip.float()).to(inputs.dtype)
 
     def _by_heads(self, mixed: torch.Tensor, steps: list[torch.Tensor]) -> torch.Tensor:
-        shape = self.shape
-        keys = shape.groups * shape.size
-        if shape.kind == "mamba2":
-            values, write, read = mixed.split([self.inner, keys, keys], dim=-1)
-        else:
-            read, write, values = mixed.split([keys, keys, self.inner], dim=-1)
-        values = values.unflatten(-1, (shape.heads, -1))
-        write, read = (each.unflatten(-1, (shape.groups, -1)) for each in (write, read))
-        step = functional.softplus(steps[-1].float() + self.step_bias.float())
-        decay = -self.decay.float().exp() * step
-        if shape.kind == "mamba2":
+        own = self.own
+        parts = mixed.split(own.sections[1], dim=-1)
+        values, write, read = parts if own.kind == "mamba2" else parts[::-1]
+        values = values.unflatten(-1, (own.heads, -1))
+        write, read = (each.unflatten(-1, (own.groups, -1)) for each in (write, read))
+        step = functional.softplus(steps[-1].float() + self._mine(self.step_bias).float())
+        decay = -self._mine(self.decay).float().exp() * step
+        if own.kind == "mamba2":
             assert self.skip is not None
-            outputs = duality(values * step.unsqueeze(-1), decay, write, read, shape.chunk)
-            outputs = outputs + self.skip.float().unsqueeze(-1) * values
+            outputs = duality(values * step.unsqueeze(-1), decay, write, read, own.chunk)
+            outputs = outputs + self._mine(self.skip).float().unsqueeze(-1) * values
         else:
             rate = steps[0].float().sigmoid()
-            outputs = delta_rule(values, decay, rate, write, read, shape.chunk)
+            outputs = delta_rule(values, decay, rate, write, read, own.chunk)
         return outputs.to(mixed.dtype)
 
 

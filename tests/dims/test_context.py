@@ -17,7 +17,7 @@ from planner.cost.estimate import Estimator, estimate
 from planner.cost.measured_curves import LinkCurves
 from planner.dims.context import ContextParallelism, contexts
 from planner.emit.interface import emit
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, RunSpec, StateSpec
 from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, read, write
 from planner.plan.values import Context, Plan
@@ -198,6 +198,64 @@ def test_measured_sends_win() -> None:
         curves = LinkCurves(replace(ASSUMED, link_points=tuple(known)))
         found = pass_on_seconds(device_type, topology, ASSUMED, 1e9, ways=8, width=2, curves=curves)
         assert found == pytest.approx(max(1.0 if points[0] in known else 0.0, across))
+
+
+def hybrid(kind: str = "mamba2", **changes: Any) -> ModelSpec:
+    """Such a model of four blocks, each a layer with a state and one that attends."""
+    shape = {"heads": 16, "head_dim": 128, "size": 64, "groups": 4, "chunk": 128}
+    state = StateSpec.model_validate({"kind": kind, **shape, **changes})
+    return long(state=state, block=(RunSpec(mixer="state"), RunSpec()))
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "cp", "calls", "groups"),
+    [("megatron", "mamba2", 4, 5, 4), ("megatron", "mamba2", 8, 5, 8), ("torch", "delta", 4, 1, 4)],
+)
+def test_tokens_are_exchanged_for_heads_of_states(
+    target: str, kind: str, cp: int, calls: int, groups: int
+) -> None:
+    """The first product and what the state makes, in either direction; keys of a group once for each of its devices."""
+    spec = hybrid(kind)
+
+    def seconds(model: ModelSpec) -> float:
+        chosen = divided(target=target, cp=cp)
+        return Estimator(CLUSTER, model).estimate(chosen).breakdown.context_parallel_seconds
+
+    topology = Topology(CLUSTER)
+    among = topology.device_type("a", "A100"), topology, Estimator(CLUSTER, spec).calibration
+    sent_bytes, inner = 2 * LENGTH / cp, 16 * 128
+    steps = 2 if kind == "delta" else 1
+    first, made = sent_bytes * (2 * inner + 2 * groups * 64 + steps * 16), sent_bytes * inner
+    sent = [first, *(calls - 1) * [0.0], made]
+    moved = sum(all_to_all_seconds(*among, size, ep=cp) for size in sent)
+    wide = long(block=(RunSpec(mixer="none"), RunSpec()))
+    # Forward and backward of four layers, in every micro-batch.
+    exchanged = (seconds(spec) - seconds(wide)) / (2 * 4 * 16 * cp / 8)
+    streamed = (
+        Estimator(CLUSTER, spec).pricer(target)._device(among[0]).stream(6 * first + 4 * made, calls + 4)
+    )
+    assert exchanged == pytest.approx(moved + streamed)
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "what"),
+    [
+        ("megatron", {"heads": 6, "groups": 2}, "cp 4 x tp 1 does not divide the 6 heads of a state"),
+        ("megatron", {"heads": 24, "groups": 6}, "cp 4 x tp 1 does not divide the 6 groups of a state"),
+        ("torch", {"groups": 1}, "cp 4 x tp 1 does not divide the 1 group of a state"),
+        (
+            "torch",
+            {"kind": "conv", "heads": 1, "head_dim": 1022},
+            "cp 4 x tp 1 does not divide the 1022 channels of a state",
+        ),
+        ("megatron", {"kind": "delta", "groups": 2}, "cp 4 x tp 1 does not divide the 2 groups of a state"),
+    ],
+)
+def test_states_that_replicas_do_not_share(target: str, changes: dict[str, Any], what: str) -> None:
+    """Each in one sentence; Mamba 2 in one group goes with Megatron."""
+    said = [fault.what for fault in faults(divided(target=target), CLUSTER, hybrid(**changes))]
+    assert f"{what}, expected a divisor" in said
+    assert faults(divided(), CLUSTER, hybrid(groups=1)) == ()
 
 
 def test_gradients_go_over_all_replicas() -> None:

@@ -32,6 +32,7 @@ from planner.search.values import Limits, Scored
 from planner.targets import TARGETS
 from tests.quick import first
 from tests.worlds import (
+    Problem,
     cluster,
     gpt,
     group,
@@ -43,6 +44,7 @@ from tests.worlds import (
     with_constants,
     with_copies,
     with_long_sequences,
+    with_long_states,
     with_measurements,
 )
 
@@ -123,10 +125,12 @@ def test_replicas_that_have_no_place_are_not_connected() -> None:
         assert ring_alone(estimator, (replicas,), RingSetup(kernels)).connected is connected
 
 
-@pytest.mark.parametrize("seed", [0, 18, 35, 83])
-def test_bounds_hold_where_stages_of_divided_sequences_recompute(seed: int) -> None:
+@pytest.mark.parametrize(
+    "problem", [*map(with_long_sequences, (0, 18, 35, 83)), *map(with_long_states, (3, 27, 29))]
+)
+def test_bounds_hold_where_stages_of_divided_sequences_recompute(problem: Problem) -> None:
     """A stage that recomputes as much as it must has parts of sequences too, not whole ones."""
-    hold(Estimator(*with_long_sequences(seed)), Limits(gap=0.0, cp=(2,), zero=(1,)), "torch")
+    hold(Estimator(*problem), Limits(gap=0.0, cp=(2,), zero=(1,)), "torch")
 
 
 @pytest.mark.parametrize("seed", [4])

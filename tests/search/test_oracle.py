@@ -52,6 +52,7 @@ from tests.worlds import (
     with_late_messages,
     with_lone_nodes,
     with_long_sequences,
+    with_long_states,
     with_measurements,
     with_odd_nodes,
     with_racks,
@@ -1085,6 +1086,29 @@ def test_long_sequences(seed: int, target: str | None) -> None:
 def test_many_problems_with_long_sequences(part: int, seed: int, target: str | None) -> None:
     """The same on more of them."""
     check(with_long_sequences(PARTS * seed + part), limits(seed, target), 2 * MANY)
+
+
+@given(SEEDS, CONTEXT_TARGETS)
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_long_sequences_along_states(seed: int, target: str | None) -> None:
+    """Where replicas that share sequences exchange tokens for heads of states too."""
+    check(with_long_states(seed), replace(limits(seed, target), cp=((1, 2), (2, 4), None)[seed % 3]), QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@given(seed=SEEDS, target=CONTEXT_TARGETS)
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_many_problems_with_long_states(part: int, seed: int, target: str | None) -> None:
+    """The same on more of them."""
+    check(with_long_states(PARTS * seed + part), replace(limits(seed, target), cp=(1, 2, 4)), 2 * MANY)
+
+
+def test_sequences_are_divided_along_states_now_and_then() -> None:
+    """The oracle sees such plans, and some are the best."""
+    asked = Limits(gap=0.0, target="torch", zero=(0, 1))
+    bests = answers(with_long_states, lambda seed: asked, (2, 3))
+    assert [plan.cp > 1 for plan in bests] == [False, True]
 
 
 @given(SEEDS, st.sampled_from(["torch", "deepspeed"]))

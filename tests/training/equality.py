@@ -305,6 +305,7 @@ WITH_UNLIKE = [
     Case("pp4", 0, "sgd", unlike="sizes"),
     Case("data", 1, "sgd", tp=2, unlike="sizes"),
     Case("data", 2, "sgd", cp=2, unlike="sizes"),
+    Case("data", 1, "sgd", cp=2, unlike="delta"),
     Case("data", 3, "sgd", unlike="sinks"),
     Case("data", 1, "sgd", cp=2, unlike="sinks"),
     Case("pp2", 1, "sgd", lora="whole", unlike="sinks"),

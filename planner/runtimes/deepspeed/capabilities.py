@@ -69,6 +69,7 @@ CAPABILITIES = Capabilities(
     exchanges_in_turn=True,
     reduces_tied_first=True,
     context=("ulysses",),
+    context_states=("mamba2", "delta", "conv"),
     context_in_pipeline=False,
     states=("mamba", "mamba2", "delta", "linear", "conv"),
     unlike_layers="any",

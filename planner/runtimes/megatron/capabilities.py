@@ -62,6 +62,9 @@ CAPABILITIES = Capabilities(
     softmax_in_fours=True,
     is_reference=True,
     context=("ring", "ulysses"),
+    # ``MambaContextParallel`` and ``GatedDeltaNet`` of Megatron-Core.
+    context_states=("mamba2", "delta"),
+    copies_keys=True,
     context_pieces=2,
     experts="parallel",
     splits_experts=True,

@@ -57,6 +57,7 @@ CAPABILITIES = Capabilities(
     copies_kv_heads=False,
     runs_plain_torch=True,
     context=("ulysses", "ring"),
+    context_states=("mamba2", "delta", "conv"),
     states=("mamba", "mamba2", "delta", "linear", "conv"),
     unlike_layers="any",
     output_gate=True,

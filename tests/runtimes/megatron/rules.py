@@ -238,12 +238,24 @@ def _check_shape(given: Mapping[str, str]) -> None:
             "--hidden-size must be a multiple of --num-attention-heads",
         )
     for name in ("--linear-num-key-heads", "--linear-num-value-heads"):
-        _divides(tp, _number(given, name, tp), f"{name} must be a multiple of tp")
+        share = tp * _number(given, "--context-parallel-size", 1)
+        _divides(share, _number(given, name, share), f"{name} must be a multiple of tp x cp")
+    _check_duality(given, tp)
     sequence = _number(given, "--seq-length")
     if _number(given, "--max-position-embeddings") < sequence:
         raise EmitError("--max-position-embeddings must be at least --seq-length")
     if "--sequence-parallel" in given:
         _divides(tp, sequence, "--seq-length must be a multiple of tp with --sequence-parallel")
+
+
+def _check_duality(given: Mapping[str, str], tp: int) -> None:
+    """The ranks that share a sequence have heads of whole groups each, or of one group together."""
+    cp = _number(given, "--context-parallel-size", 1)
+    heads = _number(given, "--mamba-num-heads", tp * cp)
+    _divides(tp * cp, heads, "--mamba-num-heads must be a multiple of tp x cp")
+    groups = _number(given, "--mamba-num-groups", tp * cp) // tp
+    if groups % cp and cp % groups:
+        raise EmitError(f"--mamba-num-groups / tp must be a multiple or a divisor of cp: {groups} and {cp}")
 
 
 def _check_layout(given: Mapping[str, str]) -> int:

@@ -146,7 +146,11 @@ BY_HAND = [
     made(pipeline([5, 4, 3], dp=2, interleave=2, steps=9), NEMOTRON),
     made(pipeline([5, 3], dp=4, tp=2, ep=4, sequence_parallel=True), NEMOTRON_3),
     made(pipeline([3, 3], dp=8, ep=8, interleave=2), {**NEMOTRON_3, "mtp_layers": 2}),
+    made(pipeline([5, 3], dp=4, cp=2), NEMOTRON),
+    made(pipeline([8], dp=8, tp=2, cp=4, sequence_parallel=True), NEMOTRON),
+    made(pipeline([8], dp=8, ep=4, cp=2, cp_kind="ulysses"), NEMOTRON_3),
     made(pipeline([5, 3], dp=4, tp=2, ep=8, sequence_parallel=True), QWEN_NEXT),
+    made(pipeline([5, 3], dp=4, tp=2, ep=4, cp=2, sequence_parallel=True), QWEN_NEXT),
     made(
         pipeline([5, 3], dp=4, ep=2, interleave=2, recompute="full"),
         {**QWEN_NEXT, "ahead": ({"feed_forward": "dense"},)},

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from itertools import product
+
 import pytest
 
 from planner.dims.context import context_faults
 from planner.emit.interface import job_of
 from planner.errors import EmitError
+from planner.model.spec import RunSpec, StateSpec
 from planner.plan.values import Context
 from planner.runtimes.megatron.arguments import arguments
 from planner.targets import target
@@ -40,6 +44,8 @@ ACCEPTED = [
     (f"{STACK} M-M*M-", 1),
     (f"--tensor-model-parallel-size 2 {DELTA} 2", 2),
     (f"--pipeline-model-parallel-size 2 {STACK} M-|M*|M|-", 2),
+    (f"--context-parallel-size 4 {STACK} M*", 4),
+    (f"--context-parallel-size 2 {DELTA} 2", 2),
 ]
 
 REFUSED = [
@@ -53,6 +59,7 @@ REFUSED = [
     (f"--tensor-model-parallel-size 4 {STACK} M", 4, "--mamba-num-groups must be a multiple of tp"),
     ("--hybrid-layer-pattern M", 1, "needs --spec of a stack"),
     (f"--tensor-model-parallel-size 4 {DELTA} 2", 4, "--linear-num-key-heads must be a multiple of tp"),
+    (f"--context-parallel-size 4 {DELTA} 2", 4, "--linear-num-key-heads must be a multiple of tp x cp"),
     ("--num-layer 8", 1, "--num-layer: not an argument"),
     ("--num-layers 8", 1, "--num-layers: given twice"),
     ("--lr", 1, "--lr: needs a value"),
@@ -198,4 +205,29 @@ def test_sequences_that_context_parallelism_divides(cp: int) -> None:
                 raise
         else:
             taken.add(length)
+    assert allowed == taken != set()
+
+
+@pytest.mark.parametrize("cp", [2, 4, 6])
+def test_states_that_context_parallelism_divides(cp: int) -> None:
+    """Plans have those that Megatron takes, and no others: whole groups of heads each, or a group together."""
+    allowed, taken = set(), set()
+    for heads, groups in product((4, 6, 8, 12, 24), (1, 2, 3, 4, 6)):
+        if heads % groups:
+            continue
+        state = StateSpec(kind="mamba2", heads=heads, head_dim=8, size=16, groups=groups, chunk=128)
+        spec = model(8, state=state, block=(RunSpec(mixer="state"), RunSpec()))
+        spec = spec.trained_with(sequence_length=48, attention="flash")
+        if not list(context_faults(Context(ways=cp), target("megatron"), spec, 1)):
+            allowed.add((heads, groups))
+        words = BASE.replace(" 32", " 48") + f" {STACK} M* --context-parallel-size {cp}"
+        words = re.sub("(?<=--mamba-num-heads )[0-9]+", str(heads), words)
+        words = re.sub("(?<=--mamba-num-groups )[0-9]+", str(groups), words)
+        try:
+            check_arguments(words.split(), cp)
+        except EmitError as error:
+            if "--mamba-num" not in str(error):
+                raise
+        else:
+            taken.add((heads, groups))
     assert allowed == taken != set()

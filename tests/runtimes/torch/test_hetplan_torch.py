@@ -271,7 +271,14 @@ def dealt_in_two_pools(zero: int, **changes: Any) -> Case:
 
 
 def divided(
-    zero: int, *, cp: int = 2, tp: int = 1, stages: int = 1, kind: str = "ulysses", **changes: Any
+    zero: int,
+    *,
+    cp: int = 2,
+    tp: int = 1,
+    stages: int = 1,
+    kind: str = "ulysses",
+    how: Recompute = "selective",
+    **changes: Any,
 ) -> Case:
     """Sequences over two ranks or four; without a pipeline two pairs have different batches."""
     changes = {"precision": "fp32", "optimizer": "adamw", **NO_BIAS, **changes}
@@ -286,7 +293,7 @@ def divided(
     shares = (4, 4) if stages == 2 else (4, 3)
     groups = [group(*slot, count=2, share=share, steps=2) for slot, share in zip(slots, shares, strict=True)]
     if stages == 2:
-        chosen = plan("torch", zero, [2, 1], [(each,) for each in groups], recompute="selective", **ways)
+        chosen = plan("torch", zero, [2, 1], [(each,) for each in groups], recompute=how, **ways)
         return Case(name, chosen, model(4, layers=3, **changes))
     return Case(
         name,
@@ -352,6 +359,11 @@ DUALITY: dict[str, Any] = {
     "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec(mixer="none"), RunSpec()),
     "behind": (RunSpec(mixer="state"),),
 }
+CONVOLVED: dict[str, Any] = {
+    "state": StateSpec(kind="conv", head_dim=32, gates=3),
+    "block": (RunSpec(mixer="state"), RunSpec()),
+}
+GROUPED: dict[str, Any] = {**DUALITY, "state": DUALITY["state"].model_copy(update={"groups": 4})}
 LIGHTNING: dict[str, Any] = {
     "state": StateSpec(kind="linear", heads=4, head_dim=8, size=8, groups=4, chunk=8),
     "block": (RunSpec(mixer="state", feed_forward="none"), RunSpec()),
@@ -463,6 +475,8 @@ CASES = [
     ),
     named("plain", tensor_parallel(1, optimizer="sgd", vocab=63, output_gate=True, cross_entropy="plain")),
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
+    named("delta", divided(3, optimizer="sgd", output_gate=True, **DELTA)),
+    named("mamba2", divided(2, kind="ring", optimizer="sgd", **GROUPED)),
     shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
 ]
 """Every layout and every ZeRO stage, and every optimizer, number format and kind of model with one of them.
@@ -597,6 +611,11 @@ OTHERS = [
     divided(1, stages=2, kind="ring", optimizer="sgd"),
     divided(1, tp=2, kind="ring", optimizer="sgd"),
     named("latent", divided(2, kind="ring", optimizer="sgd", **LATENT)),
+    named("mamba2", divided(0, cp=4, kind="ring", optimizer="sgd", learned_positions=16, **GROUPED)),
+    named("mamba2", divided(1, stages=2, how="full", optimizer="sgd", **GROUPED)),
+    named("delta", divided(1, stages=2, kind="ring", how="none", optimizer="sgd", output_gate=True, **DELTA)),
+    named("conv", divided(0, cp=4, optimizer="sgd", **CONVOLVED)),
+    named("conv", divided(3, kind="ring", optimizer="sgd", **CONVOLVED)),
     divided(3, kind="ring", optimizer="sgd", precision="bf16"),
     frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
     frozen("nf4", 3, **NF4),
