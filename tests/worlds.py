@@ -970,6 +970,20 @@ def with_all_at_once(seed: int) -> Problem:
     return _on_hosts(spec, draw), model.model_copy(update={"training": training}), calibration
 
 
+def with_long_sequences_on_hosts(seed: int) -> Problem:
+    """Long sequences of a model whose states have little room beside their activations, on devices that have hosts."""
+    spec, model, calibration = with_long_sequences(seed)
+    draw = random.Random(seed + 29)
+    gpus = {
+        name: gpu.model_copy(
+            update={"memory_gib": draw.choice([2, 3, 4, 6]), "compute_capability": draw.choice([8.0, 9.0])}
+        )
+        for name, gpu in spec.gpus.items()
+    }
+    model = model.model_copy(update={"ffn": draw.choice([4, 8, 16]) * model.hidden, "window": None})
+    return _on_hosts(spec.model_copy(update={"gpus": gpus}), draw), model, calibration
+
+
 def _on_hosts(spec: ClusterSpec, draw: random.Random) -> ClusterSpec:
     pools = tuple(
         item.model_copy(

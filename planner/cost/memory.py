@@ -647,7 +647,7 @@ class Footprint:
             self._in_host, self._ends_in_host = offload.ratio * states, offload.ratio * ends
         elif offload.optimizer == "nvme":
             # A group of tensors is full once it has passed its size.
-            most = min(SWAPPED_ELEMENTS + largest_tensor(model) / ways, model.trained_parameters / ways)
+            most = smaller(SWAPPED_ELEMENTS + largest_tensor(model) / ways, model.trained_parameters / ways)
             self._ends_in_host = 4.0 * SWAP_BUFFERS * most
         elif model.training.paged:
             # As if none of them stayed on a device, which drives out what it has no room for.

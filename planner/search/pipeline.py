@@ -191,9 +191,9 @@ class OpenChoice:
                 continue
             if self.stages.most_layers(0, composition) == layers:
                 option = self.stages.option(0, composition, layers)
-                # T >= m busy + epilogue
+                # T >= m busy + epilogue, but for what the first micro-batch saves of its copies from a host
                 least = family.micro_batches * option.busy_seconds + option.tail_seconds
-                if least < self.incumbent:
+                if family.offload.anything or least < self.incumbent:
                     self._offer(score(self.scorer, self.stages, [option]))
         self._close(self.incumbent)
 

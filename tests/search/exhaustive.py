@@ -323,6 +323,10 @@ def _pipelines(
                     for own, size in product(product(recomputes, repeat=depth), sizes):
                         for plan in _splits(family, chosen, own, row, model):
                             yield replace(plan, shard_size=size)
+                            if depth == 1 and family.context.ways > 1 and not row.offloading.in_pipeline:
+                                for offload in _offloads(row, zero, own[0], estimator, limits):
+                                    if not offload.super_offload:
+                                        yield replace(plan, offload=offload)
 
 
 def _most_mixed(chosen: Sequence[Composition], row: Capabilities, estimator: Estimator) -> int:

@@ -52,6 +52,7 @@ from tests.worlds import (
     with_late_messages,
     with_lone_nodes,
     with_long_sequences,
+    with_long_sequences_on_hosts,
     with_long_states,
     with_measurements,
     with_odd_nodes,
@@ -1249,6 +1250,27 @@ def test_all_at_once(seed: int, target: str) -> None:
 def test_many_problems_with_all_at_once(part: int, seed: int, target: str) -> None:
     """The same on more of them."""
     check(with_all_at_once(PARTS * seed + part), combined(PARTS * seed + part, target), MANY)
+
+
+def with_hosts_of_long_sequences(seed: int) -> tuple[Problem, Limits]:
+    """Such a problem, and limits that let some of it rest on hosts and divide sequences."""
+    asked = limits(seed, ("deepspeed", "torch")[seed % 4 == 3])
+    return with_long_sequences_on_hosts(seed), replace(asked, offload=OFFLOAD_PARTS, cp=(1, 2))
+
+
+@pytest.mark.parametrize("seed", first(3, [4, 27, 31, *range(5, 27)]))
+def test_long_sequences_on_hosts(seed: int) -> None:
+    """Replicas that share sequences keep states and checkpoints on their hosts; the first micro-batch copies less."""
+    check(*with_hosts_of_long_sequences(seed))
+
+
+def test_long_sequences_rest_on_hosts_now_and_then() -> None:
+    """The oracle sees such plans, and some are the best."""
+    found = [
+        search(*problem, asked, explain=False).best
+        for problem, asked in map(with_hosts_of_long_sequences, (4, 27, 31))
+    ]
+    assert all(each is not None and each.plan.cp > 1 and each.plan.offload.anything for each in found)
 
 
 def test_chunks_that_send_beside_computation() -> None:

@@ -105,14 +105,22 @@ def test_tensor_parallel_replicas() -> None:
 
 
 def test_offloading_beside_other_dimensions() -> None:
-    """Hosts keep something of pipelines with Megatron; else only where sequences and layers are whole."""
-    one, apart = cluster(pool("a")), "offloading with divided sequences by deepspeed"
+    """Hosts keep something of divided layers with Megatron; else only where these are whole."""
+    one, apart = cluster(pool("a")), "offloading with tensor parallelism by deepspeed"
     asked: tuple[OffloadPart, ...] = ("none", "optimizer")
-    long = gpt(sequence_length=16_384, attention="flash")
-    assert apart in outside(one, long, Limits(target="deepspeed", offload=asked))
-    assert apart not in outside(one, long, Limits(target="deepspeed", offload=asked, cp=(1,)))
-    assert apart not in outside(one, long, Limits(target="megatron", offload=asked))
-    assert apart not in outside(one, gpt(attention="unfused"), Limits(target="deepspeed", offload=asked))
+    assert apart in outside(one, gpt(), Limits(target="deepspeed", offload=asked))
+    assert apart not in outside(one, gpt(), Limits(target="megatron", offload=asked))
+
+
+def test_superoffload_beside_divided_sequences() -> None:
+    """Left out, where both are asked for: no plan that the search prices has both."""
+    chips = cluster(pool("a", "GH200-96GB", nodes=2), gpus={"GH200-96GB": gpu_spec("GH200-96GB")})
+    long = gpt(precision="bf16", sequence_length=16_384, attention="flash")
+    asked = Limits(target="deepspeed", offload=("optimizer", "super"))
+    assert "SuperOffload with divided sequences" in outside(chips, long, asked)
+    assert "SuperOffload with divided sequences" not in outside(chips, long, replace(asked, cp=(1,)))
+    found = search(chips, long, limits=replace(asked, cp=(2,)), explain=False).best
+    assert found is None or not found.plan.offload.super_offload
 
 
 def test_shares_of_the_optimizer_and_superoffload() -> None:
@@ -235,7 +243,6 @@ SECOND_COPIES = (
 )
 ON_HOSTS = (
     "offloading with tensor parallelism by deepspeed",
-    "offloading with divided sequences by deepspeed",
     "shares of the optimizer in host memory other than tenths, or beside offloaded parameters",
 )
 

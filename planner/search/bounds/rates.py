@@ -576,12 +576,17 @@ class Rates:
     def _whole_tail(
         self, family: Family, recompute: Recompute, group: ReplicaGroup, ring: Ring, sequences: Whole
     ) -> _Tail:
-        """The same of a family without pipelines: the whole model hides more."""
+        """The same of a family without pipelines: the whole model hides more.
+
+        The first micro-batch finds no gradients on the host yet: what it saves of its copies is taken off.
+        """
         pricer, model = self.pricer(family), self.estimator.model
         shape = whole_model(model, family.zero, recompute, family.offload)
         shape = replace(shape, folding=family.folding)
         last = pricer.micro_batch(shape, group, cast("int", sequences), ring)
-        tail = pricer.sync_seconds(shape, group, ring, last) + last.step_copy_seconds
+        tail = (
+            pricer.sync_seconds(shape, group, ring, last) + last.step_copy_seconds - last.first_saves_seconds
+        )
         return _Tail((tail + pricer.update_seconds(shape, group, ring)) / model.layers, 0.0, 0.0, 0.0)
 
     def _ring_rates(self, target: str, device_type: DeviceType, tp: int) -> RingRates:

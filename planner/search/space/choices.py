@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from math import comb
 from typing import NamedTuple
 
@@ -250,15 +250,17 @@ def families(
 
     @cache
     def kept(
-        recompute: Recompute | None, tp: int | None, dp: int | None
+        recompute: Recompute | None, tp: int | None, dp: int | None, shares: bool
     ) -> tuple[tuple[int, Offload, Folding], ...]:
         # One replica shards nothing, but what is kept on hosts may still need ZeRO.
         stages = alone if dp == 1 else several
+        # Without pipelines replicas that keep something on hosts have batches of their own, where these are whole.
+        hosts = shares or row.offloading.in_pipeline
         places = [
             (zero, offload)
             for zero in several
             for offload in offered[recompute, zero]
-            if offload.anything or zero in stages
+            if (hosts if offload.anything else zero in stages)
         ]
         return tuple(
             (zero, offload, folding)
@@ -277,11 +279,11 @@ def families(
         batch: int,
         context: Context = WHOLE,
     ) -> Iterator[Family]:
-        for zero, offload, folding in kept(recompute, tp, dp):
+        for zero, offload, folding in kept(recompute, tp, dp, context != WHOLE):
             family = Family(
                 target=row.name,
                 zero=zero,
-                recompute=recompute,
+                recompute=recompute if offload.activations == "none" else "full",
                 tp=tp,
                 dp=dp,
                 batch=batch,
@@ -303,7 +305,7 @@ def families(
         (zero, tp): node_sizes(row, zero, device_types, tp) for zero in row.hybrid_zero for tp in degrees
     }
     offered = {
-        (recompute, zero): offloads(row, zero, recompute, limits.offload, model, device_types, stages=True)
+        (recompute, zero): _offered(row, zero, recompute, limits, model, device_types)
         for recompute in family_recomputes(row, limits, model, device_types)
         for zero in several
     }
@@ -397,6 +399,23 @@ def has_order(row: Capabilities, chunks: int, schedule: Schedule) -> bool:
     return schedule in row.schedules and (chunks == 1 or row.interleave or is_v_shaped(schedule))
 
 
+def _offered(
+    row: Capabilities,
+    zero: int,
+    recompute: Recompute | None,
+    limits: Limits,
+    model: ModelSpec,
+    device_types: tuple[DeviceType, ...],
+) -> tuple[Offload, ...]:
+    """What families may keep on hosts: also the checkpoints of full recomputation where each stage has its own.
+
+    Updates during the backward are for replicas with batches of their own.
+    """
+    able = recomputes_of(row, limits, model, device_types) if recompute is None else (recompute,)
+    found = (offloads(row, zero, each, limits.offload, model, device_types) for each in able)
+    return tuple(each for each in dict.fromkeys(chain.from_iterable(found)) if not each.super_offload)
+
+
 def stays_whole(family: Family, model: ModelSpec) -> bool:
     """True when plans of a family have one stage alone, whatever their target does with others."""
     row = TARGETS[family.target]
@@ -404,7 +423,8 @@ def stays_whole(family: Family, model: ModelSpec) -> bool:
     crosses = model.encoder is not None and row.encoder_decoders == "whole"
     split = family.tp != 1 and not row.tensor_parallel_in_pipeline
     apart = family.folding != WHOLE_EXPERTS and not row.experts_in_pipeline
-    return divided or crosses or split or apart
+    hosts = family.offload.anything and not row.offloading.in_pipeline
+    return divided or crosses or split or apart or hosts
 
 
 def depths(

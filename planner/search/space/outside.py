@@ -298,8 +298,6 @@ class _Left:
             whole = able.optimizer_zero and not able.in_pipeline
             if whole and row.tensor_parallel != "none":
                 yield f"offloading with tensor parallelism by {row.name}"
-            if whole and self.devices > 1 and limits.cp != (1,) and offers_context(row, model):
-                yield f"offloading with divided sequences by {row.name}"
             if able.nvme_zero and "nvme" not in limits.offload and has_nvme(self.device_types):
                 yield "offloading to NVMe (--offload nvme)"
             elif (
@@ -314,3 +312,5 @@ class _Left:
             ahead = able.super_zero and are_superchips(self.device_types) and not not_ahead(model)
             if ahead and "super" not in limits.offload:
                 yield "SuperOffload, which does not clip gradients (--offload super)"
+            elif ahead and limits.cp != (1,) and offers_context(row, model):
+                yield "SuperOffload with divided sequences"

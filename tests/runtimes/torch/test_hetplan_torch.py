@@ -100,11 +100,19 @@ def four_ranks() -> ClusterSpec:
     return cluster(big, small)
 
 
-def two_ranks(gpus: dict[str, GpuSpec] | None = None, *, on_hosts: bool = False) -> ClusterSpec:
-    """Two nodes with a device each, whose hosts are told of where something is kept on them."""
-    cards, host = (nic("eth", "lo"),), HostSpec(link_gBps=10, memory_gib=64) if on_hosts else None
-    pools = (pool(name, (gpu,), 1, cards) for name, gpu in (("big", "A100"), ("small", "T4")))
-    return cluster(*(each.model_copy(update={"host": host}) for each in pools), gpus=gpus)
+def two_ranks(gpus: dict[str, GpuSpec] | None = None) -> ClusterSpec:
+    """Two nodes with a device each."""
+    cards = (nic("eth", "lo"),)
+    return cluster(
+        *(pool(name, (gpu,), 1, cards) for name, gpu in (("big", "A100"), ("small", "T4"))), gpus=gpus
+    )
+
+
+def on_hosts(where: ClusterSpec) -> ClusterSpec:
+    """The same with what must be known of hosts on which something is kept."""
+    host = HostSpec(link_gBps=10, memory_gib=64)
+    pools = tuple(each.model_copy(update={"host": host}) for each in where.pools)
+    return where.model_copy(update={"pools": pools})
 
 
 OF_THEIR_OWN = (
@@ -1142,15 +1150,26 @@ def test_a_base_in_four_bits_is_divided_with_zero_3(tmp_path: Path, zero: int, b
     assert sum(each.nbytes for each in codes) == pytest.approx(counted, rel=0.05)
 
 
-@pytest.mark.parametrize("base", first(1, ["nf4-double", "nf4"]))
-def test_a_base_in_four_bits_rests_in_host_memory(tmp_path: Path, base: BaseFormat) -> None:
-    """Two ranks with all of FSDP2's offload but pinned memory, which a processor alone has not: as one process."""
-    offload = Offload(optimizer="cpu", parameters="cpu")
-    case = pair(3, optimizer="sgd", **{**NF4, "lora": LoraSpec(rank=4, base=base)})
-    case = recomputed(
-        replace(case, plan=replace(case.plan, offload=offload), cluster=two_ranks(on_hosts=True))
-    )
-    folder = written(case, two_ranks(), tmp_path)
+@pytest.mark.parametrize(
+    "on_devices",
+    first(
+        2,
+        [
+            divided(3, optimizer="sgd"),
+            *(
+                recomputed(pair(3, optimizer="sgd", **{**NF4, "lora": LoraSpec(rank=4, base=base)}))
+                for base in ("nf4-double", "nf4")
+            ),
+            divided(3, kind="ring", optimizer="sgd"),
+        ],
+    ),
+    ids=lambda case: case.name,
+)
+def test_parameters_rest_in_host_memory(tmp_path: Path, on_devices: Case) -> None:
+    """Ranks with all of FSDP2's offload but pinned memory, which a processor alone has not: as one process."""
+    offload, where = Offload(optimizer="cpu", parameters="cpu"), on_devices.cluster or four_ranks()
+    case = replace(on_devices, plan=replace(on_devices.plan, offload=offload), cluster=on_hosts(where))
+    folder = written(case, where, tmp_path)
     for name, line, instead in (
         ("train.py", 'config["on_host"] and DEVICE == "cuda"', 'config["on_host"]'),
         ("hetplan_torch.py", "CPUOffloadPolicy()", "CPUOffloadPolicy(pin_memory=False)"),
@@ -1158,7 +1177,7 @@ def test_a_base_in_four_bits_rests_in_host_memory(tmp_path: Path, base: BaseForm
         script = (folder / name).read_text()
         assert script.count(line) == 1
         (folder / name).write_text(script.replace(line, instead))
-    run_all([folder], tmp_path / "log", ranks=2)
+    run_all([folder], tmp_path / "log", ranks=case.plan.devices)
     equals_one_process(outcomes(tmp_path), case)
 
 
