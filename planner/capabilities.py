@@ -326,6 +326,8 @@ class Capabilities:
     """What its sequences may be beside one text: packed or padded documents, pairs of answers; they are whole then."""
     unemitted_documents: tuple[Dealt, ...] = ()
     """Those of ``documents`` that published runs have and launch folders have not: priced, never proposed."""
+    documents_in_parts: bool = False
+    """True when it divides sequences of packed documents too, by all-to-alls."""
     documents_at_once: bool = False
     """True when one kernel attends in all documents of a sequence; else there is one for each."""
     frozen_parts: tuple[FrozenKind, ...] = ()

@@ -553,8 +553,12 @@ def attention_seconds(
 
     The model's sequences are parts of ones that are ``ways`` times as long, and attend to all of these.
     """
-    length, heads, seen = model.training.sequence_length, model.heads / tp, model.seen
-    calls = attention_calls(model, target, micro_batch)
+    training, heads, seen = model.training, model.heads / tp, model.seen
+    length = training.sequence_length
+    if training.packed:
+        # A document may be longer than a part.
+        seen = training.own_tokens_of(ways * length) / ways
+    calls = attention_calls(model, target, micro_batch, ways)
     if model.training.attention == "flash":
         causal = 0.5 if model.causal else 1.0
         width = float(eager_width(model)) if target.eager_layers else core_width(model)
@@ -582,10 +586,11 @@ def attention_seconds(
     return forward, backward + device.stream((back + dropout) * scores, back_kernels)
 
 
-def attention_calls(model: ModelSpec, target: Capabilities, micro_batch: int) -> float:
-    """Kernels of a layer's attention: with packed documents the examples call one for each."""
+def attention_calls(model: ModelSpec, target: Capabilities, micro_batch: int, ways: int = 1) -> float:
+    """Kernels of a layer's attention: with packed documents the examples call one for each of whole sequences."""
     mean = None if target.documents_at_once else model.training.mean_document
-    return 1.0 if mean is None else larger(1.0, micro_batch * model.training.sequence_length / mean)
+    tokens = micro_batch * ways * model.training.sequence_length
+    return 1.0 if mean is None else larger(1.0, tokens / mean)
 
 
 CHUNKED = ("mamba2", "delta", "linear")
@@ -756,7 +761,9 @@ def layer_pass(
             model, device, tp=tp, tokens=tokens, split=sequence_parallel
         )
         forward, backward = forward + ahead, backward + behind
-    launches = _launches(model, device, target, tp=tp, micro_batch=micro_batch, folding=folding, norms=norms)
+    launches = _launches(
+        model, device, target, tp=tp, micro_batch=micro_batch, folding=folding, norms=norms, ways=ways
+    )
     seconds = device.family.launch_seconds * device.framework.host_factor
     # Every collective waits for the slowest of its members' processes, which share the processors of a node.
     together = min(tp, device.device_type.per_node // device.device_type.nodes_each)
@@ -800,6 +807,7 @@ def _launches(
     micro_batch: int,
     folding: Folding,
     norms: float,
+    ways: int,
 ) -> float:
     """Kernels that the host launches for the forward of one layer; ``norms`` are those that unfused norms add."""
     training, part = model.training, model.sublayers / 2
@@ -812,7 +820,8 @@ def _launches(
     lora = training.lora
     drops = lora is not None and lora.dropout
     launches += (ADAPTER_KERNELS + drops) * (len(model.adapted) + len(model.adapted_experts))
-    launches += DOCUMENT_KERNELS * (attention_calls(model, target, micro_batch) - 1) if model.attends else 0
+    calls = attention_calls(model, target, micro_batch, ways)
+    launches += DOCUMENT_KERNELS * (calls - 1) if model.attends else 0
     launches += STATE_KERNELS[target.eager_layers] if model.carried is not None else 0
     base = lora.base if lora else None
     launches += NF4_KERNELS.get(base or "", 0) * nf4_matrices(model)

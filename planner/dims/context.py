@@ -60,9 +60,6 @@ class ContextParallelism(Dimension):
             yield Fault(
                 ("shard_size",), f"sequences divided over {plan.cp} replicas need one copy, expected none"
             )
-        if dealt_whole(model):
-            # Refused by ``Documents``.
-            return
         degrees = sorted({group.tp for _, group in groups_of(plan)})
         yield from (
             Fault(path, what) for tp in degrees for what in context_faults(plan.context, target, model, tp)
@@ -128,8 +125,6 @@ def context_faults(context: Context, target: Capabilities, model: ModelSpec, tp:
         yield f"{pieces} pieces for cp {cp} do not divide the sequence length {length}"
     elif target.sequence_parallel and tp > 1 and length % tp == 0 and length // cp % tp:
         yield f"tp {tp} does not divide the {length // cp} tokens that cp {cp} leaves of a sequence"
-    if dealt_whole(model):
-        yield "documents and pairs stay whole, expected none in the model's training"
     yield from _whole_because(context.kind, model, target)
     states = dict.fromkeys(kind.carried for kind in model.kinds if kind.carried is not None)
     for state in (each for each in states if each.kind in target.context_states):
@@ -166,6 +161,12 @@ def _whole_because(kind: ContextKind, model: ModelSpec, target: Capabilities) ->
         yield "matrices beside the layers work on whole sequences, expected cp 1"
     if model.tower is not None:
         yield "towers make tokens of whole sequences, expected cp 1"
+    if dealt_whole(model) and not model.training.packs_documents:
+        yield "padded documents and pairs of answers stay whole, expected cp 1"
+    elif model.training.packed and not target.documents_in_parts:
+        yield f"{target.name} keeps sequences of documents whole, expected cp 1"
+    elif model.training.packed and kind == "ring":
+        yield "packed documents are not passed around a ring, expected cp_kind ulysses"
     if model.encoder is not None:
         yield "layers attend to the whole output of an encoder, expected cp 1"
     for state in model.states:

@@ -91,7 +91,7 @@ class Documents(Dimension):
     """Rules alone."""
 
     def rules(self, plan: Plan, target: Capabilities, model: ModelSpec) -> Iterator[Fault]:
-        """Whole sequences, all of which count alike in every step; pairs on single devices."""
+        """Sequences that count alike in every step; pairs on single devices."""
         training = model.training
         if not dealt_whole(model):
             return
@@ -99,7 +99,6 @@ class Documents(Dimension):
         what = "pairs of answers" if pairs else "documents"
         widest = max(group.tp for _, group in groups_of(plan))
         for key, needed, wrong in (
-            ("cp", f"whole sequences, got {plan.cp} parts of each", plan.cp > 1),
             ("sync", "whole gradients in every step, got islands", not plan.sync.exact),
             ("stages", f"replicas of one device, got tp {widest}", pairs and widest > 1),
             ("stages", "equal shards, got unequal ones", pairs and plan.unequal_shards),

@@ -317,13 +317,21 @@ class TrainingSpec(Frozen):
         return self.global_batch * self.sequence_tokens
 
     @property
+    def packs_documents(self) -> bool:
+        """True when sequences are filled with documents, of which none is an answer of a pair."""
+        return self.preference is None and self.packed
+
+    @property
     def own_tokens(self) -> float:
         """Length of the document that a token is in, mean over tokens, which are more in longer ones."""
-        length = float(self.sequence_length)
+        return self.own_tokens_of(self.sequence_length)
+
+    def own_tokens_of(self, length: int) -> float:
+        """The same in sequences of such a length."""
         if self.mean_document is None:
-            return length
+            return float(length)
         spread = 0.0 if self.documents is None else self.documents.spread
-        return min(self.mean_document * (1.0 + spread**2), length)
+        return min(self.mean_document * (1.0 + spread**2), float(length))
 
     @property
     def moment_bytes(self) -> float:

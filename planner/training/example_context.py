@@ -132,8 +132,8 @@ class Around(Sharing):
 class Packed(Sharing):
     """Sequences of several documents, each of which attends to itself alone and counts positions from its beginning."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, ways: int = 1, place: int = 0, group: Any = None) -> None:
+        super().__init__(ways, place, group)
         self.lengths: tuple[tuple[int, ...], ...] = ()
         """Tokens of the documents of the sequences that come next, [sequence][document]."""
 
@@ -150,11 +150,11 @@ class Packed(Sharing):
     def positions(self, length: int, device: torch.device) -> torch.Tensor:
         """By document, [sequence][position]."""
         rows = [torch.cat([torch.arange(each) for each in row]) for row in self.lengths]
-        return torch.stack(rows).to(device)
+        return self.part(torch.stack(rows)).to(device)
 
     def rows(self, table: Any, length: int) -> Any:
         """The same."""
-        return torch.stack([torch.cat([table[:each] for each in row]) for row in self.lengths])
+        return self.part(torch.stack([torch.cat([table[:each] for each in row]) for row in self.lengths]))
 
     def mix(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, sinks: Any
@@ -202,16 +202,17 @@ ALONE = Sharing()
 """Whole sequences."""
 
 
-def sharing_of(plan: RankPlan) -> Sharing:
-    """The replicas that share a rank's sequences; every rank of the job calls it."""
+def sharing_of(plan: RankPlan, *, packed: bool = False) -> Sharing:
+    """The replicas that share a rank's sequences, of several documents or of one; every rank of the job calls it."""
     ways = plan.context_parallel
     if ways == 1:
-        return ALONE
+        return Packed() if packed else ALONE
     grid = torch.tensor(plan.grid).view(-1, ways, plan.tensor_parallel)
     groups = grid.transpose(1, 2).reshape(-1, ways).tolist()
     group, _ = torch.distributed.new_subgroups_by_enumeration(groups)
     place = next(members.index(plan.rank) for members in groups if plan.rank in members)
-    return (Around if plan.context_kind == "ring" else Sharing)(ways, place, group)
+    kind = Packed if packed else Around if plan.context_kind == "ring" else Sharing
+    return kind(ways, place, group)
 
 
 class _Exchange(torch.autograd.Function):  # type: ignore[misc]

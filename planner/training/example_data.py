@@ -88,10 +88,9 @@ def lengths_of(index: int, shape: Shape) -> tuple[int, ...]:
     return tuple(found)
 
 
-def packing_of(shape: Shape) -> Packed | None:
-    """What keeps documents apart, where sequences have several."""
-    packs = shape.documents is not None and shape.documents.packing
-    return Packed() if packs or shape.preference is not None else None
+def packs(shape: Shape) -> bool:
+    """True when sequences have several documents, which are kept apart."""
+    return shape.preference is not None or (shape.documents is not None and shape.documents.packing)
 
 
 def dealt(
@@ -106,7 +105,8 @@ def dealt(
                 sharing.lengths = tuple(lengths_of(index, shape) for index in micro.sequences)
             yield micro, (sharing.part(inputs), sharing.part(labels))
         return
-    batches = [sequences(micro.sequences, shape, text) for micro in micros]
+    whole = (sequences(micro.sequences, shape, text) for micro in micros)
+    batches = [(sharing.part(inputs), sharing.part(labels)) for inputs, labels in whole]
     weights = plan.token_weights([int((labels != IGNORED).sum()) for _, labels in batches])
     for micro, weight, batch in zip(micros, weights, batches, strict=True):
         if isinstance(sharing, Packed):

@@ -13,11 +13,12 @@ from planner.calibration.values import ASSUMED, LinkPoint
 from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.communication import all_to_all_seconds, pass_on_seconds
+from planner.cost.compute import attention_seconds
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.measured_curves import LinkCurves
 from planner.dims.context import ContextParallelism, contexts
 from planner.emit.interface import emit
-from planner.model.spec import ModelSpec, RunSpec, StateSpec
+from planner.model.spec import DocumentsSpec, ModelSpec, RunSpec, StateSpec
 from planner.plan.checks import faults
 from planner.plan.file import PlanFile, load_plan, read, write
 from planner.plan.values import Context, Plan
@@ -92,6 +93,21 @@ def divided(*, dp: int = 8, tp: int = 1, cp: int = 4, gpu: str = "A100", **chang
             "sliding windows are not passed around a ring, expected cp_kind ulysses",
         ),
         (divided(), long(sinks=True), "sinks are not passed around a ring, expected cp_kind ulysses"),
+        (
+            divided(target="torch"),
+            long(documents=DocumentsSpec(mean_length=1000)),
+            "packed documents are not passed around a ring, expected cp_kind ulysses",
+        ),
+        (
+            divided(),
+            long(documents=DocumentsSpec(mean_length=1000)),
+            "megatron keeps sequences of documents whole, expected cp 1",
+        ),
+        (
+            divided(target="torch", cp_kind="ulysses"),
+            long(documents=DocumentsSpec(mean_length=1000, packing=False)),
+            "padded documents and pairs of answers stay whole, expected cp 1",
+        ),
         (divided(), long(kind="encoder"), "divided sequences need a causal mask, expected a decoder"),
         (
             divided(dp=4, cp=4, gpu="T4"),
@@ -198,6 +214,23 @@ def test_measured_sends_win() -> None:
         curves = LinkCurves(replace(ASSUMED, link_points=tuple(known)))
         found = pass_on_seconds(device_type, topology, ASSUMED, 1e9, ways=8, width=2, curves=curves)
         assert found == pytest.approx(max(1.0 if points[0] in known else 0.0, across))
+
+
+@pytest.mark.parametrize(("mean", "own"), [(2048, 2048), (40_000, 40_000), (100_000, LENGTH)])
+def test_documents_attend_to_themselves_in_parts_too(mean: int, own: int) -> None:
+    """Whatever part of a sequence a device has: also to documents that are longer than a part."""
+
+    def attention(cp: int, **documents: Any) -> float:
+        spec = long(**documents).trained_with(sequence_length=LENGTH // cp)
+        known = Estimator(CLUSTER, long()).pricer("torch")
+        device = known._device(Topology(CLUSTER).device_type("a", "A100"))
+        target = replace(TARGETS["torch"], documents_at_once=True)
+        return attention_seconds(spec, device, target, tp=1, micro_batch=1, ways=cp)[0]
+
+    packed = {"documents": DocumentsSpec(mean_length=mean, spread=0)}
+    for cp in (1, 4):
+        assert attention(cp, **packed) == pytest.approx(own / LENGTH * attention(cp), rel=2e-2)
+    assert faults(divided(target="torch", cp_kind="ulysses"), CLUSTER, long(**packed)) == ()
 
 
 def hybrid(kind: str = "mamba2", **changes: Any) -> ModelSpec:

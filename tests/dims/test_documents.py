@@ -112,8 +112,8 @@ def test_a_measured_layer_of_whole_sequences_is_none_of_documents() -> None:
     ("chosen", "what"),
     [
         (
-            plan("torch", 1, [4], [(group("a", "A100", count=2, share=8),)], cp=2, cp_kind="ulysses"),
-            "whole sequences, got 2 parts",
+            plan("torch", 1, [4], [(group("a", "A100", count=2, share=8),)], cp=2, cp_kind="ring"),
+            "not passed around a ring",
         ),
         (
             plan("torch", 0, [4], [(group("a", "A100", count=2, share=4),)], sync=Sync(every=5)),

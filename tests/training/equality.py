@@ -294,6 +294,7 @@ WITH_PAIRS = [
 """With a copy, also a part of it on each stage, and without adapters."""
 WITH_DOCUMENTS = [
     Case("data", 1, "sgd", documents="packed"),
+    Case("data", 2, "sgd", cp=2, documents="packed"),
     Case("data", 3, "sgd", documents="padded"),
     Case("pp2", 1, "sgd", documents="packed"),
     Case("pp4", 0, "sgd", documents="padded"),

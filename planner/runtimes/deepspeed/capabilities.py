@@ -83,6 +83,7 @@ CAPABILITIES = Capabilities(
     encoder_decoders="whole",
     own_ends=True,
     documents=("documents", "pairs of answers"),
+    documents_in_parts=True,
     frozen_parts=("adapters", "adapters on four bits", "frozen parts"),
     splits_frozen="linear",
     offloading=Offloading(

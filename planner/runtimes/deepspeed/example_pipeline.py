@@ -10,8 +10,8 @@ import torch
 from deepspeed.pipe import LayerSpec, TiedLayerSpec
 
 from planner.training.example_adapters import without_adapters
-from planner.training.example_context import ALONE, Sharing
-from planner.training.example_data import Batch, StepBatches, packing_of
+from planner.training.example_context import ALONE, Packed, Sharing
+from planner.training.example_data import Batch, StepBatches, packs
 from planner.training.example_model import Embedding, Finish, Head, Layer, Shape, objective
 from planner.training.hetplan_runtime import RankPlan
 
@@ -20,7 +20,7 @@ class Steps:
     """The micro-batches of each step and their loss, on a stage that takes them one after the other."""
 
     def __init__(self, plan: RankPlan, shape: Shape, text: Path | None) -> None:
-        self.sharing: Sharing = packing_of(shape) or ALONE
+        self.sharing: Sharing = Packed() if packs(shape) else ALONE
         self.batches = StepBatches(plan, shape, text, self.sharing)
         self.minimised = objective(shape)
 

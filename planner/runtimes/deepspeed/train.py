@@ -25,7 +25,7 @@ from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_adapters import Nf4Experts, without_adapters
 from planner.training.example_context import Sharing, sharing_of
-from planner.training.example_data import dealt, packing_of
+from planner.training.example_data import dealt, packs
 from planner.training.example_encoder import Encoder
 from planner.training.example_model import (
     Embedding,
@@ -93,7 +93,7 @@ def train_data_parallel(plan: RankPlan, shape: Shape, options: argparse.Namespac
         config["zero_force_ds_cpu_optimizer"] = on_host = False
         for key in ("ratio", "super_offload", "cpuadam_cores_perc"):
             config["zero_optimization"]["offload_optimizer"].pop(key, None)
-    sharing = packing_of(shape) or sharing_of(plan)
+    sharing = sharing_of(plan, packed=packs(shape))
     divide = dividing(plan.expert_parallel, plan.zero)
     with deepspeed.zero.Init(config_dict_or_path=config, data_parallel_group=members, enabled=plan.zero == 3):
         how = checkpoint_of(config)

@@ -75,6 +75,7 @@ CAPABILITIES = Capabilities(
     fewer_steps_zero=(0, 1),
     backup_zero=(0, 1),
     documents=("documents", "pairs of answers"),
+    documents_in_parts=True,
     frozen_parts=("adapters", "adapters on four bits", "frozen parts"),
     splits_frozen="all",
     shards_codes=True,

@@ -28,7 +28,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from planner.training.hetplan_runtime import RankPlan, load
 from planner.training.example_adapters import InFourBits
 from planner.training.example_context import Sharing, sharing_of
-from planner.training.example_data import StepBatches, dealt, packing_of
+from planner.training.example_data import StepBatches, dealt, packs
 from planner.training.example_experts import Owners
 from planner.training.example_model import Embedding, Head, Layer, Shape, load_shape, objective
 from planner.training.example_optimizers import ADAMW, Lion, OnLocals, Together
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
     on_host = config["on_host"] and DEVICE == "cuda"
     reduce_type = WORKING_TYPES[config["reduce_dtype"]]
     layout = layout_of(plan, working_type, reduce_type, on_host)
-    sharing = packing_of(shape) or sharing_of(plan)
+    sharing = sharing_of(plan, packed=packs(shape))
     place = placing(layout, shape, in_fp8=config["precision"] == "fp8")
     chunks = parts_of(shape, plan, options.seed, place, sharing)
     for each in chunks:

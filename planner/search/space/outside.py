@@ -212,7 +212,7 @@ class _Left:
                 yield f"schedules that divide the backward with {frozen_text(model)}"
             if row.tensor_parallel != "none" and not splits_frozen(row, model):
                 yield f"tensor parallelism with {undivided_text((row,), model)}"
-        if dealt_whole(model) and devices > 1 and row.documents:
+        if dealt_whole(model) and devices > 1 and row.documents and not offers_context(row, model):
             what = "pairs of answers" if model.training.preference else "documents"
             yield f"context parallelism with {what}"
 

@@ -485,6 +485,7 @@ CASES = [
     divided(3, optimizer="sgd", kv_heads=2, gated_mlp=True, tied_embeddings=False),
     named("delta", divided(3, optimizer="sgd", output_gate=True, **DELTA)),
     named("mamba2", divided(2, kind="ring", optimizer="sgd", **GROUPED)),
+    divided(3, optimizer="sgd", documents=PACKED),
     shared(3, optimizer="sgd", how="full", dense_layers=1, gated_mlp=True),
 ]
 """Every layout and every ZeRO stage, and every optimizer, number format and kind of model with one of them.
@@ -624,6 +625,8 @@ OTHERS = [
     named("delta", divided(1, stages=2, kind="ring", how="none", optimizer="sgd", output_gate=True, **DELTA)),
     named("conv", divided(0, cp=4, optimizer="sgd", **CONVOLVED)),
     named("conv", divided(3, kind="ring", optimizer="sgd", **CONVOLVED)),
+    divided(0, cp=4, documents=PACKED, learned_positions=16),
+    divided(1, stages=2, optimizer="sgd", documents=PACKED),
     divided(3, kind="ring", optimizer="sgd", precision="bf16"),
     frozen("lora-bf16", 3, precision="bf16", **ADAPTERS),
     frozen("nf4", 3, **NF4),
