@@ -13,6 +13,7 @@ from planner.catalog import GpuSpec, IntraNodeSpec
 from planner.cluster.spec import ClusterSpec, FabricLinkSpec, FabricSpec, HostSpec, NicSpec, PoolSpec
 from planner.model.spec import (
     AdapterTarget,
+    DocumentsSpec,
     EncoderSpec,
     ExpertsSpec,
     FeedForwardKind,
@@ -722,6 +723,13 @@ def with_long_states(seed: int) -> Problem:
         "window_layers": None,
     }
     return spec, model.model_copy(update=changes), calibration
+
+
+def with_long_documents(seed: int) -> Problem:
+    """Such sequences filled with documents, some of which are longer than a part."""
+    spec, model, calibration = with_long_sequences(seed)
+    documents = DocumentsSpec(mean_length=(500, 4000, 20_000)[seed % 3], spread=seed % 2)
+    return spec, model.trained_with(documents=documents), calibration
 
 
 def with_user_buffers(seed: int) -> Problem:

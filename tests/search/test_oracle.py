@@ -51,6 +51,7 @@ from tests.worlds import (
     with_islands,
     with_late_messages,
     with_lone_nodes,
+    with_long_documents,
     with_long_sequences,
     with_long_sequences_on_hosts,
     with_long_states,
@@ -1250,6 +1251,13 @@ def test_all_at_once(seed: int, target: str) -> None:
 def test_many_problems_with_all_at_once(part: int, seed: int, target: str) -> None:
     """The same on more of them."""
     check(with_all_at_once(PARTS * seed + part), combined(PARTS * seed + part, target), MANY)
+
+
+@pytest.mark.parametrize("seed", first(2, [1, 4, *range(8, 20)]))
+def test_long_sequences_of_documents(seed: int) -> None:
+    """Divided by all-to-alls alone, or whole."""
+    asked = replace(limits(seed, ("deepspeed", "torch")[seed % 2]), cp=(1, 2, 4))
+    check(with_long_documents(seed), asked)
 
 
 def with_hosts_of_long_sequences(seed: int) -> tuple[Problem, Limits]:
