@@ -1106,102 +1106,90 @@ class Pricer:
         recompute: Recompute,
     ) -> LayerPrice:
         """The layer with what replicas that share sequences send each other."""
-        if self.context.ways > 1 and self.model.attends:
-            price = self._with_shared_attention(price, one, device_type, tp, sequences, recompute)
-        if self.context.ways > 1 and self.model.carried is not None:
-            price = self._with_shared_state(price, self.model.carried, device_type, tp, sequences, recompute)
-        return price
+        if self.context.ways == 1:
+            return price
+        forward = backward = hidden = 0.0
+        if self.model.attends and self.context.kind == "ring":
+            # With selective recomputation attention is kept, ring and all.
+            forward, backward, hidden = self._ring_seconds(
+                one.attention_seconds, device_type, tp, sequences, again=recompute == "full"
+            )
+        elif self.model.attends:
+            again = recompute == "full" or (recompute == "selective" and self.target.eager_layers)
+            forward = self._ulysses_seconds(device_type, tp, sequences)
+            backward = (2 if again else 1) * forward
+        if self.model.carried is not None:
+            both = self._state_exchanges(self.model.carried, device_type, tp, sequences)
+            forward, backward = forward + both, backward + (2 if recompute == "full" else 1) * both
+        return replace(price, context_forward=forward, context_backward=backward, context_hidden=hidden)
 
-    def _with_shared_state(
-        self,
-        price: LayerPrice,
-        state: StateSpec,
-        device_type: DeviceType,
-        tp: int,
-        sequences: int,
-        recompute: Recompute,
-    ) -> LayerPrice:
-        """The layer with the exchanges of tokens for heads behind the first product, and of heads for tokens ahead of
-        the last.
+    def _exchange_seconds(self, device_type: DeviceType, tp: int, size_bytes: float) -> float:
+        """An all-to-all of so many bytes among replicas that share sequences."""
+        return all_to_all_seconds(
+            self._joined.device_type(*device_type.key),
+            self._joined.topology,
+            self.calibration,
+            size_bytes,
+            ep=self.context.ways,
+            width=tp,
+            curves=self.link_curves,
+        )
+
+    def _state_exchanges(self, state: StateSpec, device_type: DeviceType, tp: int, sequences: int) -> float:
+        """Tokens for heads behind a state's first product, and heads for tokens ahead of its last, in either direction.
 
         Megatron-Core sends what its Mamba 2 convolves and needs beside that in five parts (``MambaContextParallel``).
         """
-        ways, device = self.context.ways, self._device(device_type)
-        among = self._joined.device_type(*device_type.key), self._joined.topology
-        moved = partial(
-            all_to_all_seconds, *among, self.calibration, ep=ways, width=tp, curves=self.link_curves
-        )
-        own, tokens = state.on(tp * ways), sequences * self.model.training.sequence_length
-        first = device.size * tokens * own.matrices(1)[0][1] / tp
-        made = device.size * tokens * own.inner / tp
+        moved, device = partial(self._exchange_seconds, device_type, tp), self._device(device_type)
+        own = state.on(tp * self.context.ways)
+        token_bytes = device.size * sequences * self.model.training.sequence_length / tp
+        first, made = token_bytes * own.matrices(1)[0][1], token_bytes * own.inner
         calls = 5 if state.kind == "mamba2" and not self.target.eager_layers else 1
-        both = moved(first) + (calls - 1) * moved(0.0) + moved(made)
+        sent = moved(first) + (calls - 1) * moved(0.0) + moved(made)
         # Heads and tokens are put in order ahead of each exchange and behind it, and parts side by side.
-        both += device.stream(6 * first + 4 * made, calls + 4)
-        back = (2 if recompute == "full" else 1) * both
-        return replace(
-            price,
-            context_forward=price.context_forward + both,
-            context_backward=price.context_backward + back,
-        )
+        return sent + device.stream(6 * first + 4 * made, calls + 4)
 
-    def _with_shared_attention(
-        self,
-        price: LayerPrice,
-        one: LayerPass,
-        device_type: DeviceType,
-        tp: int,
-        sequences: int,
-        recompute: Recompute,
-    ) -> LayerPrice:
-        """The layer with what is sent for its attention."""
-        ways, device, curves = self.context.ways, self._device(device_type), self.link_curves
-        among = self._joined.device_type(*device_type.key), self._joined.topology
-        size, tokens = device.size, sequences * self.model.training.sequence_length
-        pairs = size * tokens * self.model.pair_width / tp
-        outputs = size * tokens * self.model.output_width / tp
-        eager = self.target.eager_layers
-        if self.context.kind == "ulysses":
-            again = recompute == "full" or (recompute == "selective" and eager)
-            moved = partial(
-                all_to_all_seconds,
-                *among,
-                self.calibration,
-                ep=ways,
-                width=tp,
-                curves=curves,
-            )
-            # Parts are put in order ahead of each exchange and behind it.
-            queries = size * tokens * self.model.heads * self.model.head_dim / tp
-            both = moved(queries + pairs) + moved(outputs)
-            both += device.stream(4 * (queries + outputs + pairs), 4)
-            return replace(price, context_forward=both, context_backward=(2 if again else 1) * both)
+    def _ulysses_seconds(self, device_type: DeviceType, tp: int, sequences: int) -> float:
+        """Queries, keys and values of all tokens for some of the heads, and their outputs back, in either direction."""
+        moved, device, model = (
+            partial(self._exchange_seconds, device_type, tp),
+            self._device(device_type),
+            self.model,
+        )
+        token_bytes = device.size * sequences * model.training.sequence_length / tp
+        inputs = token_bytes * (model.heads * model.head_dim + model.pair_width)
+        outputs = token_bytes * model.output_width
+        # Parts are put in order ahead of each exchange and behind it.
+        return moved(inputs) + moved(outputs) + device.stream(4 * (inputs + outputs), 4)
+
+    def _ring_seconds(
+        self, attention_seconds: float, device_type: DeviceType, tp: int, sequences: int, *, again: bool
+    ) -> tuple[float, float, float]:
+        """What keys and values that go around add to a forward and a backward, and what attention hides of both."""
+        ways, device = self.context.ways, self._device(device_type)
         send = partial(
             pass_on_seconds,
-            *among,
+            self._joined.device_type(*device_type.key),
+            self._joined.topology,
             self.calibration,
             ways=ways,
             width=tp,
-            curves=curves,
+            curves=self.link_curves,
         )
-        turn = one.attention_seconds / ways
+        token_bytes = device.size * sequences * self.model.training.sequence_length / tp
+        pairs, outputs = token_bytes * self.model.pair_width, token_bytes * self.model.output_width
+        turn = attention_seconds / ways
         forward, hidden = self.traffic.exposed(send(pairs), turn)
         # Keys and values go around with their gradients.
         backward, hidden_back = self.traffic.exposed(send(2 * pairs), 2.5 * turn)
         # Outputs of all turns are added up, and in the backward the gradients: plain torch does so one by one, in fp32.
-        streams, kernels, kernels_back = (7, 4, 9) if eager else (3, 2, 4)
+        streams, kernels, kernels_back = (7, 4, 9) if self.target.eager_layers else (3, 2, 4)
         adding = device.stream(streams * ways * outputs, kernels * ways)
         adding_back = device.stream(streams * ways * (outputs + pairs), kernels_back * ways)
         steps = ways - 1
         on_forward = steps * forward + adding
-        # With selective recomputation attention is kept, ring and all.
-        again = recompute == "full"
-        return replace(
-            price,
-            context_forward=on_forward,
-            context_backward=steps * backward + adding_back + (on_forward if again else 0.0),
-            context_hidden=steps * ((2 if again else 1) * hidden + hidden_back),
-        )
+        on_backward = steps * backward + adding_back + (on_forward if again else 0.0)
+        return on_forward, on_backward, steps * ((2 if again else 1) * hidden + hidden_back)
 
     def _price_layer(self, device_type: DeviceType, tp: int, sequences: int, mode: LayerMode) -> LayerPrice:
         if self.side > 1:

@@ -13,7 +13,7 @@ from planner.calibration.values import ASSUMED, LinkPoint
 from planner.capabilities import Recompute
 from planner.cluster.topology import Topology
 from planner.cost.communication import all_to_all_seconds, pass_on_seconds
-from planner.cost.compute import attention_seconds
+from planner.cost.compute import Device, attention_seconds
 from planner.cost.estimate import Estimator, estimate
 from planner.cost.measured_curves import LinkCurves
 from planner.dims.context import ContextParallelism, contexts
@@ -222,8 +222,7 @@ def test_documents_attend_to_themselves_in_parts_too(mean: int, own: int) -> Non
 
     def attention(cp: int, **documents: Any) -> float:
         spec = long(**documents).trained_with(sequence_length=LENGTH // cp)
-        known = Estimator(CLUSTER, long()).pricer("torch")
-        device = known._device(Topology(CLUSTER).device_type("a", "A100"))
+        device = Device(Topology(CLUSTER).device_type("a", "A100"), ASSUMED, "fp16")
         target = replace(TARGETS["torch"], documents_at_once=True)
         return attention_seconds(spec, device, target, tp=1, micro_batch=1, ways=cp)[0]
 
@@ -264,10 +263,9 @@ def test_tokens_are_exchanged_for_heads_of_states(
     wide = long(block=(RunSpec(mixer="none"), RunSpec()))
     # Forward and backward of four layers, in every micro-batch.
     exchanged = (seconds(spec) - seconds(wide)) / (2 * 4 * 16 * cp / 8)
-    streamed = (
-        Estimator(CLUSTER, spec).pricer(target)._device(among[0]).stream(6 * first + 4 * made, calls + 4)
-    )
-    assert exchanged == pytest.approx(moved + streamed)
+    kernels = TARGETS[target].kernels_of(None, "flash")
+    device = Device(among[0], among[2], "fp16", kernels)
+    assert exchanged == pytest.approx(moved + device.stream(6 * first + 4 * made, calls + 4))
 
 
 @pytest.mark.parametrize(

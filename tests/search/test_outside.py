@@ -9,7 +9,7 @@ import pytest
 from planner.capabilities import OffloadPart
 from planner.catalog import gpu_spec
 from planner.model.spec import LoraSpec, RunSpec
-from planner.plan.values import Sync
+from planner.plan.values import Offload, Sync
 from planner.search.solve import search
 from planner.search.space.outside import outside
 from planner.search.values import Limits
@@ -120,7 +120,8 @@ def test_superoffload_beside_divided_sequences() -> None:
     assert "SuperOffload with divided sequences" in outside(chips, long, asked)
     assert "SuperOffload with divided sequences" not in outside(chips, long, replace(asked, cp=(1,)))
     found = search(chips, long, limits=replace(asked, cp=(2,)), explain=False).best
-    assert found is None or not found.plan.offload.super_offload
+    assert found is not None
+    assert found.plan.offload == Offload(optimizer="cpu")
 
 
 def test_shares_of_the_optimizer_and_superoffload() -> None:

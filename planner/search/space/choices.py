@@ -254,7 +254,7 @@ def families(
     ) -> tuple[tuple[int, Offload, Folding], ...]:
         # One replica shards nothing, but what is kept on hosts may still need ZeRO.
         stages = alone if dp == 1 else several
-        # Without pipelines replicas that keep something on hosts have batches of their own, where these are whole.
+        # Where offload excludes pipelines, the data-parallel search has the replicas of whole sequences.
         hosts = shares or row.offloading.in_pipeline
         places = [
             (zero, offload)
