@@ -1139,6 +1139,11 @@ def with_measurements(seed: int) -> Problem:
         for members in ((2,) if operation == "send" or seed % 3 else (2, 4))
         for size in (1e5, 1e9)
     )
+    if seed % 4 > 1:
+        # Groups that share a card share its rate, or are as slow alone.
+        slower = 1.1 if seed % 4 == 2 else 1.9
+        shared = (replace(point, concurrent=2, seconds=slower * point.seconds) for point in points)
+        points += tuple(point for point in shared if point.link == "eth")
     measured = Calibration(
         families=calibration.families,
         frameworks=calibration.frameworks,

@@ -38,6 +38,8 @@ from planner.calibration.values import (
     LinkPoint,
     Provenance,
     Residual,
+    curve_name,
+    in_node,
 )
 from planner.errors import Problem
 from planner.files.document import MOST_BYTES, Document, fail_on, mappings, read_as
@@ -150,11 +152,11 @@ Row = tuple[int, Mapping[str, Any]]
 """Where the row stands (its index, or its line), and its values by key, as far as they can be read."""
 
 LAYER_KEYS = ("gpu", "model", "tp", "micro_batch")
-LINK_KEYS = ("link", "operation", "members", "size_bytes")
+LINK_KEYS = ("link", "operation", "members", "concurrent", "size_bytes")
 KERNEL_KEYS = ("gpu", "kernel", "precision", "shape")
 RESIDUAL_KEYS = ("family", "framework", "work")
-_CURVE_KEYS = LINK_KEYS[:3]
-_UNLESS = {"work": "dense"}
+_CURVE_KEYS = LINK_KEYS[:4]
+_UNLESS = {"work": "dense", "concurrent": 1}
 """Values of keys that rows may leave out."""
 _NORMAL = {"gpu": name_key, "model": name_key, "link": link_name_key}
 
@@ -174,7 +176,18 @@ def lonely(rows: Iterable[Row]) -> Iterator[tuple[int, str]]:
     sizes = Counter(key for _, _, key in known)
     for where, row, key in known:
         if key is not None and sizes[key] == 1:
-            yield where, f"{row['operation']} of {row['members']} over {row['link']}"
+            yield where, curve_name(*(row.get(name, _UNLESS.get(name)) for name in _CURVE_KEYS))
+
+
+def shared_inside(rows: Iterable[Row]) -> Iterator[tuple[int, str]]:
+    """(where, what was expected) of every link point inside a node that is of several groups."""
+    for where, row in rows:
+        number, link = row.get("concurrent", 1), row.get("link")
+        if isinstance(link, str) and in_node(link) and isinstance(number, int) and number > 1:
+            yield (
+                where,
+                f"expected 1 for {link}, where all groups of a node are measured at once, got {number}",
+            )
 
 
 def _key(row: Mapping[str, Any], keys: tuple[str, ...]) -> Hashable | None:
@@ -306,6 +319,8 @@ def _conflicts(document: Document) -> Iterator[Problem]:
     for where, curve in lonely(_rows(document, "link_points")):
         what = f"the only size of {curve}, expected at least two"
         yield document.problem(("link_points", where, "size_bytes"), what, "measure a second size")
+    for where, what in shared_inside(_rows(document, "link_points")):
+        yield document.problem(("link_points", where, "concurrent"), what, "leave it out")
     known = document.data.get("sources")
     for section in ("layers", "link_points", "kernel_points"):
         for where, row in _rows(document, section):

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from hashlib import sha256
 from math import hypot, inf, log
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from planner.calibration.values import (
     ASSUMED,
@@ -160,7 +160,7 @@ def _items(calibration: Calibration) -> dict[Hashable, _Item]:
         seconds = layer.forward_seconds + layer.backward_seconds
         items["layer", layer_key(layer)] = _item(calibration, layer, what, seconds, " s")
     for link in calibration.link_points:
-        what = f"{link.operation} of {link.members} over {link.link}, {link.size_bytes:g} bytes"
+        what = f"{link.curve}, {link.size_bytes:g} bytes"
         items["link", link_key(link)] = _item(calibration, link, what, link.seconds, " s")
     for kernel in calibration.kernel_points:
         what = f"{kernel.kernel} {kernel.shape} {kernel.precision} on {kernel.gpu}"
@@ -243,8 +243,23 @@ def layer_key(point: LayerPoint) -> Hashable:
 
 
 def link_key(point: LinkPoint) -> Hashable:
-    """What a link point is of: link, operation, members, size."""
-    return link_name_key(point.link), point.operation, point.members, point.size_bytes
+    """What a link point is of: its curve, and the size."""
+    return *curve_key(point), point.size_bytes
+
+
+class CurveKey(NamedTuple):
+    """What a curve of link points is of."""
+
+    link: str
+    """Its name as ``link_name_key`` has it."""
+    operation: str
+    members: int
+    concurrent: int = 1
+
+
+def curve_key(point: LinkPoint) -> CurveKey:
+    """The curve that a link point is of."""
+    return CurveKey(link_name_key(point.link), point.operation, point.members, point.concurrent)
 
 
 def kernel_key(point: KernelPoint) -> Hashable:

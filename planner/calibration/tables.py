@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from planner.calibration.file import LAYER_KEYS, LINK_KEYS, lonely, repeated
+from planner.calibration.file import LAYER_KEYS, LINK_KEYS, lonely, repeated, shared_inside
 from planner.calibration.values import LayerPoint, LinkPoint
 from planner.errors import Problem
 from planner.field_metadata import meanings
@@ -151,6 +151,8 @@ def _conflicts(table: _Table, keys: tuple[str, ...]) -> Iterator[Problem]:
         for line, curve in lonely(table.rows):
             what = f"the only size of {curve}, expected at least two"
             yield table.problem(line, "size_bytes", what, "measure a second size")
+        for line, what in shared_inside(table.rows):
+            yield table.problem(line, "concurrent", what, "leave it out")
 
 
 def _value(column: str, cell: str) -> Any:

@@ -62,6 +62,13 @@ between islands costs beside its network: gradients in a format, by factors or t
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 LINK_PATTERN = rf"^(node:{_NAME}|{_NAME}(\+{_NAME})*)$"
 """``node:`` and a device, a fabric, or fabrics joined by +."""
+
+
+def in_node(link: str) -> bool:
+    """True of what curves call the network inside a node."""
+    return link.startswith("node:")
+
+
 LONGEST_LINK = 110
 LinkName = Annotated[str, Field(min_length=1, max_length=LONGEST_LINK, pattern=LINK_PATTERN)]
 KernelShape = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,11}(x[1-9][0-9]{0,11}){0,7}$")]
@@ -190,6 +197,12 @@ class KernelPoint:
         return tuple(int(size) for size in self.shape.split("x"))
 
 
+def curve_name(link: str, operation: str, members: int, concurrent: int = 1) -> str:
+    """A curve of link points, for readers."""
+    beside = f", {concurrent} groups at once" if concurrent > 1 else ""
+    return f"{operation} of {members} over {link}{beside}"
+
+
 @strict()
 @record(frozen=True, slots=True, kw_only=True)
 class LinkPoint:
@@ -205,10 +218,17 @@ class LinkPoint:
     """Bytes of the whole tensor."""
     seconds: Seconds
     """Seconds of one operation."""
+    concurrent: Annotated[int, whole(DEVICES)] = 1
+    """Groups of the same nodes that did this at the same time, each with a tensor of its own."""
     spread: Spread | None = None
     """Robust relative standard deviation of the repeats; None when unknown."""
     source: Name = ""
     """Key of the calibration's ``sources``; empty when unknown."""
+
+    @property
+    def curve(self) -> str:
+        """What it is a point of, for readers."""
+        return curve_name(self.link, self.operation, self.members, self.concurrent)
 
 
 @strict()

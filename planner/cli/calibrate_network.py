@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from planner.calibration.file import save_calibration
-from planner.calibration.merge import clashes, link_key, link_name_key, merged
+from planner.calibration.merge import CurveKey, clashes, curve_key, link_key, merged
 from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
 from planner.cli.calibrate import (
     EXAMPLE,
@@ -84,6 +84,15 @@ class NcclOptions:
             allowed=Range(2, DEVICES.most),
         ),
     ] = None
+    concurrent: Annotated[
+        int,
+        option(
+            "--concurrent",
+            "N",
+            "Groups of the same nodes that the test ran in at once, each with one rank of a node.",
+            allowed=Range(1, DEVICES.most),
+        ),
+    ] = 1
 
     def points(self, path: Path) -> tuple[LinkPoint, ...]:
         """What it measured; raises UsageError for a name that is none."""
@@ -96,7 +105,8 @@ class NcclOptions:
             )
         choices("--operation", operation, get_args(Operation))
         known: dict[str, Operation] = {name: name for name in get_args(Operation)}
-        return read_nccl_tests(path, link, None if operation is None else known[operation], self.members)
+        kind = None if operation is None else known[operation]
+        return read_nccl_tests(path, link, kind, self.members, concurrent=self.concurrent)
 
 
 def measure_network(
@@ -218,14 +228,12 @@ class _Record:
         for what in self.missing:
             warn(f"left out: {what}")
 
-    def report(self, curves: set[Hashable], complete: bool, as_json: bool) -> None:
-        """Close it and tell what the file has of these links and members; raises UsageError for nothing."""
+    def report(self, curves: set[CurveKey], complete: bool, as_json: bool) -> None:
+        """Close it and tell what the file has of these curves; raises UsageError for nothing."""
         if not complete:
             warn("stopped before everything was measured: run the same command again to continue")
         self.close()
-        points = tuple(
-            point for point in self.latest.link_points if (link_name_key(point.link), point.members) in curves
-        )
+        points = tuple(point for point in self.latest.link_points if curve_key(point) in curves)
         if not points:
             what = "calibrate network: nothing was measured"
             raise UsageError(what, hint="give it more time or larger tensors")
@@ -255,7 +263,7 @@ def _measure(world: World, request: _Request, as_json: bool) -> None:
 
     work = network.agreed(world, decide)
     record = _Record(request.output, kept, facts)
-    curves: set[Hashable] = {(link_name_key(team.link), team.members) for team in work.teams}
+    curves = {curve for team in work.teams for curve in team.curves}
     try:
         with measuring(first) as tell:
             complete = network.measure_network(world, work, record, tell)
@@ -303,4 +311,4 @@ def _import(points: tuple[LinkPoint, ...], text: Path, output: Path, force: bool
         warn(f"{output} and {text} are far apart: {clashes_told(conflicts)}; the latter is kept")
     record = _Record(output, kept, facts)
     record.keep(points)
-    record.report({(link_name_key(point.link), point.members) for point in points}, True, as_json)
+    record.report(set(map(curve_key, points)), True, as_json)

@@ -14,7 +14,7 @@ from math import ceil, log2
 
 import numpy as np
 
-from planner.calibration.values import Calibration
+from planner.calibration.values import Calibration, in_node
 from planner.cluster.topology import DeviceType, Path, Topology
 from planner.cost.arrays import is_zero, larger
 from planner.cost.measured_curves import LinkCurves, passes
@@ -153,11 +153,13 @@ class Ring:
         return 0.0 if self.copies is None else self.copies.reduce_seconds(size_bytes / self.size, messages)
 
     def _measured(self, operation: str, size_bytes: float) -> float | None:
-        """Seconds by measurement; rings that share a card take as long as one with all their bytes."""
+        """Seconds by measurement."""
         if self.curves is None or is_zero(size_bytes):
             return None
-        size, per_byte = size_bytes * self.sharing, self._per_byte(operation)
-        reading = self.curves.seconds(self.link, operation, self.size, size, per_byte)
+        per_byte = self._per_byte(operation)
+        reading = self.curves.seconds(
+            self.link, operation, self.size, size_bytes, per_byte, concurrent=self.sharing
+        )
         return reading[0] if reading else None
 
     def _per_byte(self, operation: str) -> float:
@@ -170,15 +172,17 @@ class Ring:
         if self.curves is None:
             return seconds
         for link, sharing in self.wider:
-            seconds = self.curves.longer(seconds, link, operations, self.size, size_bytes * sharing)
+            seconds = self.curves.longer(seconds, link, operations, self.size, size_bytes, sharing)
         return seconds
 
     def _least(self, operation: str, size_bytes: float) -> float:
         """What fewer members took by measurement: more must not look cheaper because nobody measured them."""
         if self.curves is None or is_zero(size_bytes) or self.size == 1:
             return 0.0
-        size, per_byte = size_bytes * self.sharing, self._per_byte(operation)
-        return self.curves.least(self.link, operation, self.size, size, per_byte)
+        per_byte = self._per_byte(operation)
+        return self.curves.least(
+            self.link, operation, self.size, size_bytes, per_byte, concurrent=self.sharing
+        )
 
 
 ALONE = Ring(size=1, bytes_per_second=float("inf"), latency_seconds=0.0, crosses="device")
@@ -295,10 +299,9 @@ def all_to_all_seconds(
     if curves is None or ep == 1:
         return seconds
     per_byte = 0.0 if is_zero(size_bytes) else float(np.max(moved / size_bytes)) / sharing
-    measured = curves.seconds(link, "all-to-all", ep, sharing * size_bytes, per_byte)
-    if measured:
-        return measured[0]
-    return larger(seconds, curves.least(link, "all-to-all", ep, sharing * size_bytes, per_byte))
+    asked = (link, "all-to-all", ep, size_bytes, per_byte, sharing)
+    measured = curves.seconds(*asked)
+    return measured[0] if measured else larger(seconds, curves.least(*asked))
 
 
 def member_nodes(device_type: DeviceType, ways: int, width: int) -> tuple[int, int]:
@@ -330,15 +333,20 @@ def pass_on_seconds(
         rate = carried_rates(path, calibration)[0] / width
         leaving = size_bytes / rate + path.latency_seconds if rate else float("inf")
         per_byte = 1 / (rate * width) if rate else 0.0
-        seconds = larger(seconds, _sent(curves, path.fabric, width * size_bytes, leaving, per_byte))
+        seconds = larger(seconds, _sent(curves, path.fabric, size_bytes, leaving, per_byte, width))
     return seconds
 
 
 def _sent(
-    curves: LinkCurves | None, link: str, size_bytes: float, otherwise: float, per_byte: float
+    curves: LinkCurves | None,
+    link: str,
+    size_bytes: float,
+    otherwise: float,
+    per_byte: float,
+    concurrent: int = 1,
 ) -> float:
     """A send by measurement, where it was measured."""
-    measured = None if curves is None else curves.seconds(link, "send", 2, size_bytes, per_byte)
+    measured = None if curves is None else curves.seconds(link, "send", 2, size_bytes, per_byte, concurrent)
     return measured[0] if measured else otherwise
 
 
@@ -436,11 +444,6 @@ def _most_together(slot: Slot, slots: Sequence[Slot]) -> int:
 
 Hop = tuple[float, int, float, str]
 """Bytes per second, tie-break, latency in seconds, and what curves call the link."""
-
-
-def in_node(link: str) -> bool:
-    """True of what curves call the network inside a node."""
-    return link.startswith("node:")
 
 
 def _inside(slot: Slot, topology: Topology, calibration: Calibration) -> Hop:

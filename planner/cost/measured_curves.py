@@ -13,8 +13,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.calibration.merge import link_name_key, name_key
-from planner.calibration.values import Calibration, LayerPoint, LinkPoint
+from planner.calibration.merge import CurveKey, curve_key, link_name_key, name_key
+from planner.calibration.values import Calibration, LayerPoint
 from planner.cost.arrays import as_array, as_number, is_zero, larger
 from planner.frozen import dataclass
 from planner.plan.values import Sync
@@ -202,21 +202,28 @@ class ExchangeCurves:
 RING_OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce")
 """Collectives that go around a ring."""
 
+HALVES = ("reduce-scatter", "all-gather")
+"""What an all-reduce is made of."""
+
 EXCHANGES = ("bf16", "fp8", "int8", "factors", "largest", "average", "diloco")
 """Kernels that are ways to exchange."""
+
+
+Reading = tuple[float, bool]
+"""Seconds, and whether they lie beyond what was measured."""
 
 
 class LinkCurves:
     """Measured collectives and sends of a calibration."""
 
     def __init__(self, calibration: Calibration) -> None:
-        self._points: dict[tuple[str, str, int], dict[float, float]] = {}
+        self._points: dict[CurveKey, dict[float, float]] = {}
         for point in calibration.link_points:
-            self._points.setdefault(_curve_key(point), {})[point.size_bytes] = point.seconds
-        self._curves: dict[tuple[str, str, int], Curve] = {}
-        self._times: dict[tuple[str, str, int, float, float], tuple[float, bool] | None] = {}
-        self._rates: dict[tuple[str, str, int, float], float] = {}
-        self._beyond: dict[tuple[str, str, int], float] = {}
+            self._points.setdefault(curve_key(point), {})[point.size_bytes] = point.seconds
+        self._curves: dict[CurveKey, Curve] = {}
+        self._times: dict[tuple[str, str, int, int, float, float], Reading | None] = {}
+        self._rates: dict[tuple[CurveKey, float], float] = {}
+        self._beyond: dict[CurveKey, float] = {}
         self._more: dict[tuple[str, str, int], int] = {}
         self._members = _measured_members(self._points)
 
@@ -229,67 +236,99 @@ class LinkCurves:
         """A line for each curve that was asked beyond its points, with the largest such size, or beyond its members."""
         for (link, operation, members), most in sorted(self._more.items()):
             yield f"{operation} among {members} over {link}: measured among {most} at most"
-        for link, operation, members in sorted(self._beyond):
-            size = self._beyond[link, operation, members]
-            low, high = self._range(link, operation, members)
-            what = f"{operation} among {members} over {link}: {_mebibytes(size)} MiB lie beyond the measured"
-            yield f"{what} {_mebibytes(low)} to {_mebibytes(high)} MiB"
+        for curve in sorted(self._beyond):
+            low, high = self._range(curve)
+            beside = f", {curve.concurrent} groups at once" if curve.concurrent > 1 else ""
+            what = f"{curve.operation} among {curve.members} over {curve.link}{beside}"
+            beyond = f"{_mebibytes(self._beyond[curve])} MiB lie beyond the measured"
+            yield f"{what}: {beyond} {_mebibytes(low)} to {_mebibytes(high)} MiB"
 
-    def _range(self, link: str, operation: str, members: int) -> tuple[float, float]:
+    def _range(self, curve: CurveKey) -> tuple[float, float]:
         """Smallest and largest size that all curves behind an answer know."""
-        name = link_name_key(link)
-        halves = ("reduce-scatter", "all-gather")
-        parts = (operation,) if (name, operation, members) in self._points else halves
-        sizes = [self._points[name, part, members] for part in parts]
+        own = curve._replace(link=link_name_key(curve.link))
+        halves = [own._replace(operation=half) for half in HALVES]
+        sizes = [self._points[part] for part in ([own] if own in self._points else halves)]
         return max(min(known) for known in sizes), min(max(known) for known in sizes)
 
     def seconds(
-        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float = 0.0
-    ) -> tuple[float, bool] | None:
+        self,
+        link: str,
+        operation: str,
+        members: int,
+        size_bytes: float,
+        per_byte: float = 0.0,
+        concurrent: float = 1,
+    ) -> Reading | None:
         """(seconds, extrapolated) of one operation on a tensor of ``size_bytes``; None without a curve.
 
-        ``per_byte``: what each byte takes by the formula, which is what one beyond the largest point takes at least,
-        unless all before it took less: small messages wait for latency, and say little of large ones.
+        ``per_byte``: what each byte of all concurrent groups takes by the formula, which is what one beyond the largest
+        point takes at least, unless all before it took less: small messages wait for latency, and say little of large
+        ones. ``concurrent``: groups that share the cards of their nodes.
 
         An all-reduce that nobody measured is a reduce-scatter and an all-gather, when both were. A number of members
-        between two that were measured lies between their curves. Of an array of sizes the seconds are an array.
+        between two that were measured lies between their curves, and so does one of concurrent groups; more of them
+        than were measured fill the cards: they take as long as these with all the bytes. Of an array of sizes the
+        seconds are an array.
         """
         if isinstance(size_bytes, np.ndarray):
-            readings: list[tuple[float, bool]] = []
+            readings: list[Reading] = []
             for size in size_bytes.tolist():
-                one = self.seconds(link, operation, members, size, per_byte)
+                one = self.seconds(link, operation, members, size, per_byte, concurrent)
                 if one is None:  # as for every other size
                     return None
                 readings.append(one)
             seconds, guessed = np.array(readings).reshape(-1, 2).T
             return as_number(seconds), bool(guessed.any())
-        reading = self._known(link, operation, members, size_bytes, per_byte)
-        if reading is None:
-            low, high = self._around(link, operation, members)
-            if not low or not high:
-                return None
-            return self._between(link, operation, (low, members, high), size_bytes, per_byte)
-        if reading[1]:
-            curve = (link, operation, members)
-            self._beyond[curve] = max(size_bytes, self._beyond.get(curve, 0.0))
-        return reading
+        known = self._concurrent(link, operation, members)
+        fewer, reading = 0, (0.0, False)
+        for number in known:
+            more = concurrent / number if number == known[-1] and concurrent > number else 1.0
+            group = (link, operation, members, number)
+            # Measurements that differ by chance must not make more groups faster than fewer.
+            upper = max(reading, self._among(group, more * size_bytes, per_byte * number))
+            if number >= concurrent:
+                if not fewer:
+                    return upper
+                part = (concurrent - fewer) / (number - fewer)
+                return reading[0] + part * (upper[0] - reading[0]), reading[1] or upper[1]
+            fewer, reading = number, upper
+        return reading if fewer else None
+
+    def _concurrent(self, link: str, operation: str, members: int) -> tuple[int, ...]:
+        """Numbers of concurrent groups for which so many members were measured, or fewer and more."""
+        known = self._members.get((link_name_key(link), operation), {})
+        return tuple(
+            number for number, measured in known.items() if min(measured) <= members <= max(measured)
+        )
 
     def least(
-        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float = 0.0
+        self,
+        link: str,
+        operation: str,
+        members: int,
+        size_bytes: float,
+        per_byte: float = 0.0,
+        concurrent: float = 1,
     ) -> float:
         """Seconds below which no formula should go: what the largest smaller group took, for more members' bytes.
 
-        ``per_byte`` as of ``seconds``. Zero where no smaller group was measured.
+        ``per_byte`` and ``concurrent`` as of ``seconds``. Zero where no smaller group was measured.
         """
-        low, _ = self._around(link, operation, members)
-        reading = self.seconds(link, operation, low, size_bytes, per_byte) if low else None
+        low = max((low for low, _ in self._around(link, operation, members)), default=0)
+        reading = self.seconds(link, operation, low, size_bytes, per_byte, concurrent) if low else None
         if reading is None:
             return 0.0
         self._more[link, operation, members] = low
         return reading[0] * _share_moved(members) / _share_moved(low)
 
     def longer(
-        self, seconds: float, link: str, operations: Sequence[str], members: int, size_bytes: float
+        self,
+        seconds: float,
+        link: str,
+        operations: Sequence[str],
+        members: int,
+        size_bytes: float,
+        concurrent: float = 1,
     ) -> float:
         """``seconds``, or what the first of the operations that is known took over a link where that is longer.
 
@@ -299,8 +338,9 @@ class LinkCurves:
             return seconds
         for operation in operations:
             before = dict(self._beyond), dict(self._more)
-            reading = self.seconds(link, operation, members, size_bytes)
-            took = reading[0] if reading else self.least(link, operation, members, size_bytes)
+            asked = (link, operation, members, size_bytes, 0.0, concurrent)
+            reading = self.seconds(*asked)
+            took = reading[0] if reading else self.least(*asked)
             if np.any(took > seconds):
                 return larger(seconds, took)
             self._beyond, self._more = before
@@ -308,93 +348,95 @@ class LinkCurves:
                 break
         return seconds
 
-    def fastest(self, link: str, most_bytes: float, members: int = 1) -> float:
+    def fastest(self, link: str, most_bytes: float, members: int = 1) -> tuple[float, float]:
         """Bytes per second in one pass around a ring that no answer exceeds; 0 where there is no curve.
 
-        Of messages up to so many bytes, or of larger ones in their place, among so many members or more. The pass of a
-        gather moves the part of the bytes that others have, an all-reduce takes two of them, and a broadcast moves all
-        bytes. Between two measured numbers of members both sides of this are linear.
+        Of all concurrent rings together, and of one of them. Of messages up to so many bytes of all of them, or of
+        larger ones in their place, among so many members or more. The pass of a gather moves the part of the bytes that
+        others have, an all-reduce takes two of them, and a broadcast moves all bytes. Between two measured numbers of
+        members both sides of this are linear. So are the seconds between two numbers of concurrent rings, a + b n, of
+        which n rings move most at one of both ends, as n / (a + b n) rises or falls all the way.
         """
         name = link_name_key(link)
         # An answer is read from the curves of the next numbers on either side, an all-reduce perhaps from its halves'.
-        below = (self._around(name, operation, members)[0] for operation in RING_OPERATIONS)
-        fewest = min((number for number in below if number), default=members)
-        return max(
-            (
-                self._fastest(key, most_bytes)
-                for key in self._points
-                if key[0] == name and key[1] in RING_OPERATIONS and key[2] >= fewest
-            ),
-            default=0.0,
+        fewest = min(
+            (low for half in RING_OPERATIONS for low, _ in self._around(name, half, members) if low),
+            default=members,
         )
+        rates = [
+            (curve.concurrent, self._fastest(curve, most_bytes))
+            for curve in self._points
+            if curve.link == name and curve.operation in RING_OPERATIONS and curve.members >= fewest
+        ]
+        together = max((number * rate for number, rate in rates), default=0.0)
+        return together, max((rate for _, rate in rates), default=0.0)
 
-    def _fastest(self, curve: tuple[str, str, int], most_bytes: float) -> float:
-        asked = (*curve, most_bytes)
+    def _fastest(self, curve: CurveKey, most_bytes: float) -> float:
+        asked = (curve, most_bytes)
         if asked not in self._rates:
-            self._rates[asked] = passes(*curve[1:]) * _most_over(self._points[curve], most_bytes)
+            moved = passes(curve.operation, curve.members)
+            self._rates[asked] = moved * _most_over(self._points[curve], most_bytes)
         return self._rates[asked]
 
     def covers(self, link: str, members: int) -> bool:
         """True when no pass around a ring of so many members or more is shorter than measurements say."""
-        known = (
-            self._members.get((link_name_key(link), half), ()) for half in ("all-gather", "reduce-scatter")
+        known = (self._members.get((link_name_key(link), half), {}) for half in HALVES)
+        return any(min(measured) <= members for numbers in known for measured in numbers.values())
+
+    def _around(self, link: str, operation: str, members: int) -> Iterator[tuple[int, int]]:
+        """Measured numbers of members next to this one, below and above, for each number of concurrent groups.
+
+        0 where there is none.
+        """
+        for known in self._members.get((link_name_key(link), operation), {}).values():
+            below = max((number for number in known if number < members), default=0)
+            yield below, min((number for number in known if number > members), default=0)
+
+    def _among(self, group: tuple[str, str, int, int], size_bytes: float, per_byte: float) -> Reading:
+        """Of a measured number of members, or on the line between two over the share of the bytes that a ring moves."""
+        link, operation, members, concurrent = group
+        reading = self._known(*group, size_bytes, per_byte)
+        if reading is not None:
+            if reading[1]:
+                curve = CurveKey(*group)
+                self._beyond[curve] = max(size_bytes, self._beyond.get(curve, 0.0))
+            return reading
+        known = self._members[link_name_key(link), operation][concurrent]
+        low = max(number for number in known if number < members)
+        high = min(number for number in known if number > members)
+        below, above = (
+            self._among((link, operation, number, concurrent), size_bytes, per_byte) for number in (low, high)
         )
-        return any(number <= members for numbers in known for number in numbers)
-
-    def _around(self, link: str, operation: str, members: int) -> tuple[int, int]:
-        """Measured numbers of members next to this one, below and above; 0 where there is none."""
-        known = self._members.get((link_name_key(link), operation), ())
-        below = max((number for number in known if number < members), default=0)
-        return below, min((number for number in known if number > members), default=0)
-
-    def _between(
-        self,
-        link: str,
-        operation: str,
-        members: tuple[int, int, int],
-        size_bytes: float,
-        per_byte: float,
-    ) -> tuple[float, bool] | None:
-        """On the line between two groups over the share of the bytes that a ring moves."""
-        ends = [
-            self.seconds(link, operation, number, size_bytes, per_byte) for number in (members[0], members[2])
-        ]
-        if ends[0] is None or ends[1] is None:
-            return None
-        low, own, high = map(_share_moved, members)
-        part = (own - low) / (high - low)
-        return ends[0][0] + part * (ends[1][0] - ends[0][0]), ends[0][1] or ends[1][1]
+        part = (_share_moved(members) - _share_moved(low)) / (_share_moved(high) - _share_moved(low))
+        return below[0] + part * (above[0] - below[0]), below[1] or above[1]
 
     def _known(
-        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float
-    ) -> tuple[float, bool] | None:
-        asked = (link, operation, members, size_bytes, per_byte)
+        self, link: str, operation: str, members: int, concurrent: int, size_bytes: float, per_byte: float
+    ) -> Reading | None:
+        asked = (link, operation, members, concurrent, size_bytes, per_byte)
         if asked not in self._times:
-            self._times[asked] = self._own(*asked) or self._composed(*asked)
+            curve = CurveKey(link_name_key(link), operation, members, concurrent)
+            self._times[asked] = self._own(curve, size_bytes, per_byte) or self._composed(
+                curve, size_bytes, per_byte
+            )
         return self._times[asked]
 
-    def _own(
-        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float
-    ) -> tuple[float, bool] | None:
-        key = (link_name_key(link), operation, members)
-        if key not in self._points:
+    def _own(self, curve: CurveKey, size_bytes: float, per_byte: float) -> Reading | None:
+        if curve not in self._points:
             return None
-        if key not in self._curves:
-            self._curves[key] = _logarithmic(self._points[key])
-        seconds, guessed = self._curves[key](size_bytes)
-        largest = max(self._points[key])
+        if curve not in self._curves:
+            self._curves[curve] = _logarithmic(self._points[curve])
+        seconds, guessed = self._curves[curve](size_bytes)
+        largest = max(self._points[curve])
         if size_bytes > largest:
-            last = self._points[key][largest]
+            last = self._points[curve][largest]
             seconds = max(seconds, min(last + per_byte * (size_bytes - largest), last * size_bytes / largest))
         return seconds, guessed
 
-    def _composed(
-        self, link: str, operation: str, members: int, size_bytes: float, per_byte: float
-    ) -> tuple[float, bool] | None:
-        if operation != "all-reduce":
+    def _composed(self, curve: CurveKey, size_bytes: float, per_byte: float) -> Reading | None:
+        if curve.operation != "all-reduce":
             return None
-        halves = ("reduce-scatter", "all-gather")
-        parts = [self._own(link, half, members, size_bytes, per_byte / 2) for half in halves]
+        parts = [self._own(curve._replace(operation=half), size_bytes, per_byte / 2) for half in HALVES]
         if parts[0] is None or parts[1] is None:
             return None
         return parts[0][0] + parts[1][0], parts[0][1] or parts[1][1]
@@ -562,24 +604,27 @@ def passes(operation: str, members: int) -> float:
     return each * _share_moved(members) if each else 1.0
 
 
-def _measured_members(points: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str], frozenset[int]]:
-    """Numbers of members with a curve, by link and operation; an all-reduce may have its two halves."""
-    numbers: dict[tuple[str, str], frozenset[int]] = {}
-    for link, operation, members in points:
-        numbers[link, operation] = numbers.get((link, operation), frozenset()) | {members}
+def _measured_members(points: Iterable[CurveKey]) -> dict[tuple[str, str], dict[int, frozenset[int]]]:
+    """Numbers of members with a curve, by link and operation and, rising, by concurrent groups; an all-reduce may have
+    its two halves."""
+    numbers: dict[tuple[str, str], dict[int, frozenset[int]]] = {}
+    none: frozenset[int] = frozenset()
+    for link, operation, members, concurrent in sorted(points, key=lambda curve: curve.concurrent):
+        own = numbers.setdefault((link, operation), {})
+        own[concurrent] = own.get(concurrent, none) | {members}
     for link in {link for link, _ in numbers}:
-        halves = [numbers.get((link, half), frozenset()) for half in ("reduce-scatter", "all-gather")]
-        whole = numbers.get((link, "all-reduce"), frozenset()) | (halves[0] & halves[1])
-        numbers[link, "all-reduce"] = whole
+        scatters, gathers = (numbers.get((link, half), {}) for half in HALVES)
+        whole = numbers.get((link, "all-reduce"), {})
+        reduced = {
+            number: whole.get(number, none) | (scatters.get(number, none) & gathers.get(number, none))
+            for number in sorted({*whole, *scatters})
+        }
+        numbers[link, "all-reduce"] = {number: known for number, known in reduced.items() if known}
     return numbers
 
 
 def _mebibytes(size: float) -> str:
     return f"{size / 2**20:.3g}"
-
-
-def _curve_key(point: LinkPoint) -> tuple[str, str, int]:
-    return link_name_key(point.link), point.operation, point.members
 
 
 def straight(values: dict[int, float]) -> Curve:

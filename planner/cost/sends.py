@@ -206,5 +206,7 @@ def _segment_send(
         per_byte = slowest / at_once
     known = None
     if curves is not None:
-        known = curves.seconds(curve, "send", 2, replica_bytes * at_once, per_byte)
+        # A wide node sends the replica's bytes from several of its nodes.
+        sent, concurrent = replica_bytes * min(1.0, at_once), max(1.0, at_once)
+        known = curves.seconds(curve, "send", 2, sent, per_byte, concurrent)
     return Send(seconds=known[0] if known else seconds, link=link)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
-from planner.calibration.merge import link_name_key
+from planner.calibration.merge import curve_key
 from planner.calibration.values import (
     Calibration,
     Constant,
@@ -48,6 +48,8 @@ class LinkFit:
     """The collective, or send."""
     members: int
     """Devices of the group."""
+    concurrent: int
+    """Groups of the same nodes that did this at the same time."""
     latency_seconds: float
     """Time at size 0 of a line through the points."""
     bytes_per_second: float
@@ -58,25 +60,26 @@ class LinkFit:
 
 def fit_links(points: Iterable[LinkPoint]) -> Iterator[LinkFit]:
     """A line through each curve with two sizes at least."""
-    for (link, operation, members), own in _link_curves(points).items():
+    for own in _link_curves(points):
         if len(own) >= 2:
             latency, slope = line([point.size_bytes for point in own], [point.seconds for point in own])
             yield LinkFit(
-                link=link,
-                operation=operation,
-                members=members,
+                link=own[0].link,
+                operation=own[0].operation,
+                members=own[0].members,
+                concurrent=own[0].concurrent,
                 latency_seconds=latency,
                 bytes_per_second=1.0 / slope if slope > 0 else float("inf"),
                 error=mean(abs((latency + slope * point.size_bytes) / point.seconds - 1.0) for point in own),
             )
 
 
-def _link_curves(points: Iterable[LinkPoint]) -> dict[tuple[str, str, int], list[LinkPoint]]:
-    """Points by link, operation and members."""
-    curves: dict[tuple[str, str, int], list[LinkPoint]] = {}
+def _link_curves(points: Iterable[LinkPoint]) -> Iterable[list[LinkPoint]]:
+    """The points of each curve."""
+    curves: dict[str, list[LinkPoint]] = {}
     for point in points:
-        curves.setdefault((point.link, point.operation, point.members), []).append(point)
-    return curves
+        curves.setdefault(point.curve, []).append(point)
+    return curves.values()
 
 
 def line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
@@ -112,22 +115,16 @@ def layer_errors(points: Iterable[LayerPoint]) -> Iterator[CurveError]:
 
 def link_errors(points: Iterable[LinkPoint]) -> Iterator[CurveError]:
     """Every curve of a collective, left out size by size."""
-    for (link, operation, members), own in _link_curves(points).items():
+    for own in _link_curves(points):
         errors = [_link_error(point, own) for point in own] if len(own) >= LEAST else []
-        yield from _error(f"{operation} of {members} over {link}", errors)
+        yield from _error(own[0].curve, errors)
 
 
 def without_lonely(calibration: Calibration) -> Calibration:
     """The calibration without link curves of a single size, which tell neither latency nor rate."""
-    sizes = Counter(
-        (link_name_key(point.link), point.operation, point.members) for point in calibration.link_points
-    )
-    kept = (
-        point
-        for point in calibration.link_points
-        if sizes[link_name_key(point.link), point.operation, point.members] > 1
-    )
-    return replace(calibration, link_points=tuple(kept))
+    sizes = Counter(map(curve_key, calibration.link_points))
+    kept = tuple(point for point in calibration.link_points if sizes[curve_key(point)] > 1)
+    return replace(calibration, link_points=kept)
 
 
 def with_errors(calibration: Calibration, more: Iterable[CurveError] = ()) -> Calibration:
@@ -150,7 +147,9 @@ def _both(point: LayerPoint) -> float:
 
 def _link_error(point: LinkPoint, own: list[LinkPoint]) -> float:
     others = Calibration(link_points=tuple(other for other in own if other is not point))
-    predicted = LinkCurves(others).seconds(point.link, point.operation, point.members, point.size_bytes)
+    predicted = LinkCurves(others).seconds(
+        point.link, point.operation, point.members, point.size_bytes, concurrent=point.concurrent
+    )
     assert predicted is not None
     return abs(predicted[0] / point.seconds - 1.0)
 

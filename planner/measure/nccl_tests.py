@@ -51,11 +51,17 @@ class _NcclTable:
 
 
 def read_nccl_tests(
-    path: Path, link: str, operation: Operation | None = None, members: int | None = None
+    path: Path,
+    link: str,
+    operation: Operation | None = None,
+    members: int | None = None,
+    *,
+    concurrent: int = 1,
 ) -> tuple[LinkPoint, ...]:
     """Out-of-place times of a table, the median where a size was run again.
 
-    ``operation`` and ``members`` win over what the text says. Raises SpecError with every problem of the file.
+    ``operation`` and ``members`` win over what the text says; the groups that share the cards of a node it does not
+    say. Raises SpecError with every problem of the file.
     """
     text = read_text(path, "text")
     table = _NcclTable(str(path))
@@ -70,7 +76,14 @@ def read_nccl_tests(
     known = operation or OPERATIONS[next(iter(table.tests))]
     count = 2 if known == "send" else members or next(iter(_sizes(table)))
     return tuple(
-        LinkPoint(link=link, operation=known, members=count, size_bytes=float(size), seconds=median(times))
+        LinkPoint(
+            link=link,
+            operation=known,
+            members=count,
+            size_bytes=float(size),
+            seconds=median(times),
+            concurrent=concurrent,
+        )
         for size, times in sorted(table.times.items())
     )
 

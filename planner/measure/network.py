@@ -19,7 +19,7 @@ import torch
 import torch.distributed as distributed
 
 from planner.calibration.merge import link_key
-from planner.calibration.values import LinkPoint, Operation
+from planner.calibration.values import LinkPoint, Operation, curve_name
 from planner.errors import UsageError
 from planner.measure.backend import Backend, open_backend, out_of_memory
 from planner.measure.process_groups import BrokenError, FirstStoppedError, MeasurementPlan, MeasuringTeam
@@ -173,7 +173,7 @@ class _Curve:
     @property
     def what(self) -> str:
         """For readers."""
-        return f"{self.operation} of {self.team.members} over {self.team.link}"
+        return curve_name(self.team.link, self.operation, self.team.members, self.team.concurrent)
 
     def missing(self) -> Iterator[LinkPoint]:
         """Points that are not known yet, without their times."""
@@ -221,6 +221,7 @@ class _Curve:
             members=members,
             size_bytes=4.0 * elements,
             seconds=0.0,
+            concurrent=self.team.concurrent,
         )
 
 

@@ -1,8 +1,9 @@
 """Process groups to measure: inside a node, between the nodes of a pool, and across pools.
 
-A curve is found by the name of its link and by its number of members alone. Where several groups have both in common,
-those on the narrowest path stand for all, so that no plan is promised more than the slowest of them reaches. They talk
-at the same time, as the groups of a plan do: alone, a pair knows nothing of a switch or a bus that all pairs share.
+A curve is found by the name of its link, by its number of members and by the groups that share the cards of a node.
+Where several groups have all in common, those on the narrowest path stand for all, so that no plan is promised more
+than the slowest of them reaches. They talk at the same time, as the groups of a plan do: alone, a pair knows nothing of
+a switch or a bus that all pairs share.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import chain, combinations, zip_longest
 from typing import get_args
 
 from planner.calibration.file import shipped
-from planner.calibration.merge import link_name_key, name_key
+from planner.calibration.merge import CurveKey, link_name_key, name_key
 from planner.calibration.values import Operation
 from planner.cluster.spec import ClusterSpec, PoolSpec
 from planner.cluster.topology import Path, Topology
@@ -29,6 +30,14 @@ class MeasuringTeam:
 
     link: str
     groups: tuple[tuple[int, ...], ...]
+    concurrent: int = 1
+    """Groups that share the cards of their nodes."""
+
+    @property
+    def curves(self) -> tuple[CurveKey, ...]:
+        """What is measured among them."""
+        name = link_name_key(self.link)
+        return tuple(CurveKey(name, each, self.members, self.concurrent) for each in self.operations)
 
     @property
     def members(self) -> int:
@@ -178,14 +187,19 @@ def _inside(ranks: Sequence[int], gpus: Sequence[str]) -> Iterator[MeasuringTeam
 
 
 def _between(link: str, nodes: Sequence[Sequence[int]], alike: int | None = None) -> Iterator[MeasuringTeam]:
-    """One device of 2, 4, 8 ... nodes and of all; then all devices.
+    """One device of 2, 4, 8 ... nodes and of all; then all devices; then as many such groups as a node has devices, and
+    half of them, and so on.
 
     Groups beside the first are of the first ``alike`` nodes, or of all: the others' paths are not those of the link.
     """
-    firsts = [ranks[0] for ranks in nodes]
-    for size in _sizes(len(firsts)):
-        yield MeasuringTeam(link, _groups(firsts[: max(size, alike or len(firsts))], size))
-    yield MeasuringTeam(link, (tuple(sorted(chain.from_iterable(nodes))),))
+    whole = MeasuringTeam(link, (tuple(sorted(chain.from_iterable(nodes))),))
+    for concurrent in (1, *reversed([*_sizes(min(map(len, nodes)))])):
+        for size in _sizes(len(nodes)):
+            near = nodes[: max(size, alike or len(nodes))]
+            groups = (_groups([ranks[place] for ranks in near], size) for place in range(concurrent))
+            yield MeasuringTeam(link, tuple(chain.from_iterable(groups)), concurrent)
+        if concurrent == 1:
+            yield whole
 
 
 def _groups(ranks: Sequence[int], size: int) -> tuple[tuple[int, ...], ...]:
@@ -233,9 +247,9 @@ def _rate(path: Path) -> float:
 
 def _once(groups: Iterable[MeasuringTeam]) -> tuple[MeasuringTeam, ...]:
     """The first of the groups that would give the same curve."""
-    kept: dict[tuple[str, int], MeasuringTeam] = {}
+    kept: dict[tuple[CurveKey, ...], MeasuringTeam] = {}
     for team in groups:
-        kept.setdefault((link_name_key(team.link), team.members), team)
+        kept.setdefault(team.curves, team)
     return tuple(kept.values())
 
 

@@ -66,9 +66,8 @@ def _curve_lines(calibration: Calibration) -> Iterator[str]:
     layers = Counter((point.gpu, point.model, point.tp) for point in calibration.layers)
     for (gpu, model, tp), sizes in layers.items():
         yield f"layers of {model} on {gpu}, tp {tp}: {count(sizes, 'micro-batch', 'micro-batches')}"
-    links = Counter((point.link, point.operation, point.members) for point in calibration.link_points)
-    for (link, operation, members), sizes in links.items():
-        yield f"{operation} of {count(members, 'device')} over {link}: {count(sizes, 'size')}"
+    for curve, sizes in Counter(point.curve for point in calibration.link_points).items():
+        yield f"{curve}: {count(sizes, 'size')}"
 
 
 def trial_section(trial: Trial, framework: str, seen: Observed, path: Path) -> Group:

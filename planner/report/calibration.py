@@ -137,8 +137,7 @@ def _links(calibration: Calibration) -> Iterator[RateCurve]:
     curves: dict[str, list[RatePoint]] = {}
     for point in calibration.link_points:
         rate = point.size_bytes / point.seconds / 1e9
-        name = f"{point.operation} of {point.members} over {point.link}"
-        curves.setdefault(name, []).append(RatePoint(size=point.size_bytes, rate=rate))
+        curves.setdefault(point.curve, []).append(RatePoint(size=point.size_bytes, rate=rate))
     yield from (_curve(name, "GB/s", points) for name, points in curves.items())
 
 
@@ -324,11 +323,15 @@ def _between(topology: Topology, both: Calibration, own: frozenset[str]) -> Iter
 def _curves(link: str, both: Calibration, formula: str, state: State) -> Iterator[Covered]:
     """Measured operations with their numbers of members; one line for what the formula prices."""
     members: dict[str, set[int]] = {}
+    concurrent: dict[str, set[int]] = {}
     for point in both.link_points:
         if link_name_key(point.link) == link_name_key(link):
             members.setdefault(point.operation, set()).add(point.members)
+            concurrent.setdefault(point.operation, set()).add(point.concurrent)
     for operation, counts in members.items():
         detail = f"{', '.join(str(size) for size in sorted(counts))} devices"
+        if concurrent[operation] != {1}:
+            detail += f", {', '.join(str(number) for number in sorted(concurrent[operation]))} groups at once"
         yield Covered(part=link, what=operation, state="measured", detail=detail)
     rest = [operation for operation in PLANNED if operation not in members]
     if rest:

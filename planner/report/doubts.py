@@ -176,7 +176,7 @@ def _impossible_links(calibration: Calibration, cluster: ClusterSpec) -> Iterato
     slow: dict[tuple[str, str], float] = {}
     for point in calibration.link_points:
         curve, wire = (point.link, point.operation), _wire(cluster, point.link)
-        sent = _sent_bytes(point) / wire
+        sent = point.concurrent * _sent_bytes(point) / wire
         if sent > IN_THE_SWITCH * point.seconds:
             fast[curve] = max(sent / point.seconds, fast.get(curve, 0.0))
         elif wire < inf and point.seconds > SLOW * sent + SLOW_SECONDS:

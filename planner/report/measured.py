@@ -45,7 +45,7 @@ def network_sections(
 def _busy(points: tuple[LinkPoint, ...]) -> Iterator[str]:
     """Sizes whose repeats differ too much."""
     return busy(
-        (f"{point.operation} of {point.members} over {point.link}, {point.size_bytes:g} bytes", point.spread)
+        (f"{point.curve}, {point.size_bytes:g} bytes", point.spread)
         for point in points
         if point.spread is not None
     )
@@ -98,13 +98,20 @@ def _own_errors(points: tuple[LinkPoint, ...], calibration: Calibration) -> tupl
 
 
 def _fits(points: tuple[LinkPoint, ...]) -> FittedTable:
-    columns = [words("link"), words("operation"), number("devices"), number("latency\n(µs)")]
+    columns = [
+        words("link"),
+        words("operation"),
+        number("devices"),
+        number("groups\nat once"),
+        number("latency\n(µs)"),
+    ]
     columns += [number("rate\n(GB/s)"), number("mean error\nof the line")]
     rows = [
         (
             fit.link,
             fit.operation,
             str(fit.members),
+            str(fit.concurrent),
             significant(fit.latency_seconds * 1e6),
             significant(fit.bytes_per_second / 1e9) if isfinite(fit.bytes_per_second) else MISSING,
             percent(fit.error),

@@ -550,7 +550,7 @@ class Shares:
         inside = inside_at_most(self.estimator, ring.size, ring.bytes_per_second, parts)
         return replace(
             ring,
-            bytes_per_second=max(measured.most, inside, 0.0 if measured.covers else ring.bytes_per_second),
+            bytes_per_second=max(measured.alone, inside, 0.0 if measured.covers else ring.bytes_per_second),
             latency_seconds=0.0,
             around_seconds=0.0,
             curves=None,

@@ -401,13 +401,13 @@ def calibration(
             if layer["tp"] > 1:
                 point["without_collectives"] = True
             layers.append(point)
-    points: dict[tuple[str, str, int, float], float] = {}
+    points: dict[tuple[str, str, int, int, float], float] = {}
     for index, operation, reached, members in slowest(spec, findings):
         entry = spec["groups"][index]
         for size, seconds in reached if entry["curve"] else ():
-            key = (entry["curve"], operation, len(members), size * entry["sharing"])
+            key = (entry["curve"], operation, len(members), entry["sharing"], size)
             points[key] = max(seconds, points.get(key, 0.0))
-    names = ("link", "operation", "members", "size_bytes")
+    names = ("link", "operation", "members", "concurrent", "size_bytes")
     links = [
         {**dict(zip(names, key, strict=True)), "seconds": seconds, "source": "smoke"}
         for key, seconds in points.items()

@@ -84,6 +84,7 @@ def link_curves(draw: st.DrawFn) -> list[LinkPoint]:
     link = draw(st.sampled_from(["ib", "roce-1", "node:A100", "eth+wan"]))
     operation: Any = draw(st.sampled_from(get_args(Operation)))
     members = draw(st.integers(2, 64))
+    concurrent = 1 if link.startswith("node:") else draw(st.sampled_from([1, 1, 8]))
     return [
         LinkPoint(
             link=link,
@@ -91,6 +92,7 @@ def link_curves(draw: st.DrawFn) -> list[LinkPoint]:
             members=members,
             size_bytes=size,
             seconds=draw(POSITIVE),
+            concurrent=concurrent,
             spread=draw(SPREADS),
         )
         for size in draw(st.lists(BYTES, min_size=2, max_size=3, unique=True))

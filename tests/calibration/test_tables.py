@@ -91,7 +91,11 @@ def test_wrong_layers(tmp_path: Path, change: tuple[str, str], line: int, messag
     ("change", "line", "message"),
     [
         (("all-reduce", "allreduce"), 2, "operation: expected one of: all-reduce"),
-        (("16777216", "1048576"), 3, "size_bytes: the same link, operation, members, size_bytes as line 2"),
+        (
+            ("16777216", "1048576"),
+            3,
+            "size_bytes: the same link, operation, members, concurrent, size_bytes as line 2",
+        ),
         (("8,16777216", "4,16777216"), 2, "size_bytes: the only size of all-reduce of 8 over node:A100"),
         ((LINKS[LINKS.index("\n") + 1 :], ""), 1, "has no rows below its first line"),
     ],

@@ -54,7 +54,7 @@ def test_tables_become_a_calibration_file(hetplan: Command, tables: Path) -> Non
     assert done.out == (
         "Wrote 4 measured points to c.yaml\n"
         "  - layers of opt-350m on A100-SXM-80GB, tp 1: 2 micro-batches\n"
-        "  - all-reduce of 8 devices over node:A100-SXM-80GB: 2 sizes\n"
+        "  - all-reduce of 8 over node:A100-SXM-80GB: 2 sizes\n"
         "\n"
         "Next: hetplan search CLUSTER MODEL --calibration c.yaml\n"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import exp, inf, log
 from pathlib import Path
@@ -83,9 +84,18 @@ def found(curves: LayerCurves, micro_batch: int, tp: int = 1) -> LayerTimes:
     return times
 
 
-def link(size: float, seconds: float, operation: Any = "all-reduce", members: int = 4) -> LinkPoint:
+def link(
+    size: float, seconds: float, operation: Any = "all-reduce", members: int = 4, concurrent: int = 1
+) -> LinkPoint:
     """A measured collective."""
-    return LinkPoint(link="ib", operation=operation, members=members, size_bytes=size, seconds=seconds)
+    return LinkPoint(
+        link="ib",
+        operation=operation,
+        members=members,
+        size_bytes=size,
+        seconds=seconds,
+        concurrent=concurrent,
+    )
 
 
 def links(*points: LinkPoint) -> LinkCurves:
@@ -553,20 +563,31 @@ POINTS = st.lists(
         st.sampled_from((2, 3, 4, 8)),
         st.sampled_from((1e3, 1e5, 1e6, 1e8)),
         st.floats(1e-5, 1e-1),
+        st.sampled_from((1, 1, 2, 4)),
     ),
     min_size=1,
     max_size=12,
 )
+GROUPS = st.sampled_from((1, 1, 2, 3, 4, 8))
 
 
-@given(POINTS, st.integers(2, 10), st.integers(0, 10), st.floats(1e2, 1e9), st.sampled_from((1, 1, 3)))
-@settings(max_examples=200)
+def measured(points: list[tuple[Any, int, float, float, int]]) -> LinkCurves:
+    """Their curves."""
+    return links(
+        *(link(bytes_, seconds, what, members, groups) for what, members, bytes_, seconds, groups in points)
+    )
+
+
+@given(POINTS, st.integers(2, 10), st.integers(0, 10), st.floats(1e2, 1e9), GROUPS)
+@settings(max_examples=400)
 def test_no_ring_is_faster_than_its_measurements(
-    points: list[tuple[Any, int, float, float]], fewest: int, more: int, size: float, sharing: int
+    points: list[tuple[Any, int, float, float, int]], fewest: int, more: int, size: float, sharing: int
 ) -> None:
     """Of so many members or more, up to the largest message, beside others or not; also where a formula is free."""
-    curves = links(*(link(bytes_, seconds, what, members) for what, members, bytes_, seconds in points))
-    most = curves.fastest("ib", 1e9, fewest)
+    curves = measured(points)
+    together, alone = curves.fastest("ib", sharing * 1e9, fewest)
+    assert alone <= together
+    most = min(alone, together / sharing)
     if not curves.covers("ib", fewest):
         return
     members = fewest + more
@@ -586,20 +607,62 @@ def test_no_ring_is_faster_than_its_measurements(
     assert ring.broadcast_seconds(size) >= one_pass
 
 
+@given(POINTS, st.integers(2, 8), st.floats(1e2, 1e9), GROUPS, GROUPS)
+@settings(max_examples=200)
+def test_more_groups_take_no_less_time(
+    points: list[tuple[Any, int, float, float, int]], members: int, size: float, one: int, other: int
+) -> None:
+    """Whatever was measured of them, where more bytes take longer."""
+    latency = {(what, group, groups): seconds for what, group, _, seconds, groups in points}
+    curves = measured(
+        [
+            (what, group, sent, sent / 1e9 + latency[what, group, groups], groups)
+            for what, group, sent, _, groups in points
+        ]
+    )
+    fewer, more = (
+        curves.seconds("ib", "all-gather", members, size, concurrent=number)
+        for number in sorted((one, other))
+    )
+    assert (fewer is None) == (more is None)
+    if fewer and more:
+        assert more[0] >= fewer[0] * (1 - 1e-9)
+
+
+def test_groups_that_share_the_cards_of_their_nodes() -> None:
+    """As measured; between two numbers on the line; more than any fill the cards; fewer take no longer than any."""
+    one = link(1e6, 1e-3), link(1e8, 1e-1)
+    eight = link(1e6, 2e-3, concurrent=8), link(1e8, 2e-1, concurrent=8)
+    seconds = partial(links(*one, *eight).seconds, "ib", "all-reduce", 4)
+    assert seconds(1e6) == (1e-3, False)
+    assert seconds(1e6, concurrent=8) == (2e-3, False)
+    assert seconds(1e6, concurrent=4.5) == (about(1.5e-3), False)
+    assert seconds(1e7, concurrent=80) == (about(2e-1), False)
+    assert links(*one).seconds("ib", "all-reduce", 4, 1e6, concurrent=8) == (about(8e-3), False)
+    assert links(*eight).seconds("ib", "all-reduce", 4, 1e6) == (2e-3, False)
+    # What differs by chance makes no group faster beside others.
+    chance = link(1e6, 0.9e-3, concurrent=2), link(1e8, 0.9e-1, concurrent=2)
+    assert links(*one, *chance).seconds("ib", "all-reduce", 4, 1e6, concurrent=2) == (1e-3, False)
+    # Two members were measured in eight groups, but alone four at least.
+    lone = link(1e6, 3e-3, members=2, concurrent=8), link(1e8, 3e-1, members=2, concurrent=8)
+    assert links(*one, *eight, *lone).seconds("ib", "all-reduce", 2, 1e6) == (3e-3, False)
+
+
 def test_the_fastest_rate_is_reached() -> None:
     """At a point, between points where seconds rise like bytes, or with the largest message."""
-    assert links(link(1e6, 1e-3, "all-gather"), link(1e8, 1.0, "all-gather")).fastest("ib", 1e9) == about(
-        0.75e9
-    )
+    gathers = link(1e6, 1e-3, "all-gather"), link(1e8, 1.0, "all-gather")
+    assert links(*gathers).fastest("ib", 1e9) == (about(0.75e9), about(0.75e9))
+    beside = link(1e8, 0.2, "all-gather", concurrent=8), link(1e9, 2.0, "all-gather", concurrent=8)
+    assert links(*gathers, *beside).fastest("ib", 1e9) == (about(3e9), about(0.75e9))
     steep = links(link(1e6, 1e-3), link(1e7, 2e-3), link(1e8, 1.0))
     sizes = np.geomspace(1e6, 1e8, 999)
     times = steep.seconds("ib", "all-reduce", 4, as_number(sizes))
     assert times is not None
     reached = float((1.5 * sizes / as_array(times[0])).max())
-    assert steep.fastest("ib", 1e8) == pytest.approx(reached, rel=1e-3)
+    assert steep.fastest("ib", 1e8) == pytest.approx((reached, reached), rel=1e-3)
     flat = links(link(1e6, 1e-3), link(1e8, 1e-3))
-    assert flat.fastest("ib", 1e9) == about(1.5 * 1e9 / 1e-3)
-    assert flat.fastest("eth", 1e9) == 0
+    assert flat.fastest("ib", 1e9)[0] == about(1.5 * 1e9 / 1e-3)
+    assert flat.fastest("eth", 1e9) == (0, 0)
 
 
 def test_a_link_is_covered_by_passes_among_fewer_members() -> None:
@@ -646,7 +709,7 @@ def test_layers_of_many_micro_batches_at_once(values: dict[int, float], tp: int,
 def test_an_unknown_curve_is_looked_for_once() -> None:
     """However many sizes are asked for at once."""
     curves = links(link(1e6, 1e-3), link(1e8, 1e-1))
-    with patch.object(curves, "_known", wraps=curves._known) as looked:
+    with patch.object(curves, "_concurrent", wraps=curves._concurrent) as looked:
         assert curves.seconds("ib", "broadcast", 4, as_number(np.arange(1.0, 1001.0))) is None
     assert looked.call_count == 1
 

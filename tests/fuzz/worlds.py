@@ -322,6 +322,9 @@ def _measured(rng: random.Random, cluster: Yaml, model: Yaml) -> Yaml:
     layers = [point for gpu in gpus if rng.random() < 0.5 for point in _layers(rng, gpu, model)]
     links = [*sorted(cluster["fabrics"]), *(f"node:{gpu}" for gpu in gpus)]
     points = [point for link in links if rng.random() < 0.5 for point in _link(rng, link)]
+    points += [
+        point for link in cluster["fabrics"] if rng.random() < 0.4 for point in _shared(rng, link, points)
+    ]
     found = {"layers": layers, "link_points": points}
     return {"format": "hetplan-calibration/1", **found} if layers or points else {}
 
@@ -341,6 +344,15 @@ def _layers(rng: random.Random, gpu: str, model: Yaml) -> Iterator[Yaml]:
                 "forward_seconds": forward,
                 "backward_seconds": 2 * forward,
             }
+
+
+def _shared(rng: random.Random, link: str, points: list[Yaml]) -> Iterator[Yaml]:
+    """The same in several groups that share the cards of their nodes, for some of the numbers of members."""
+    for concurrent in rng.sample((2, 4, 8), rng.randint(1, 2)):
+        slower, left_out = rng.uniform(1, concurrent), rng.choice((2, 4, 99))
+        for point in points:
+            if point["link"] == link and point["members"] != left_out:
+                yield {**point, "concurrent": concurrent, "seconds": slower * point["seconds"]}
 
 
 def _link(rng: random.Random, link: str) -> Iterator[Yaml]:

@@ -46,7 +46,7 @@ def test_groups_inside_a_node_double() -> None:
 
 
 def test_nodes_of_the_same_kind_are_measured_once() -> None:
-    """Then one process of each node, then all."""
+    """Then one process of each node, then all, then groups that share their nodes."""
     hosts, gpus = ("n0", "n0", "n1", "n1", "n2", "n2"), ("A100",) * 4 + ("V100",) * 2
     assert teams(hosts, gpus, "ib") == (
         MeasuringTeam("node:A100", ((0, 1),)),
@@ -54,6 +54,8 @@ def test_nodes_of_the_same_kind_are_measured_once() -> None:
         MeasuringTeam("ib", ((0, 2),)),
         MeasuringTeam("ib", ((0, 2, 4),)),
         MeasuringTeam("ib", ((0, 1, 2, 3, 4, 5),)),
+        MeasuringTeam("ib", ((0, 2), (1, 3)), concurrent=2),
+        MeasuringTeam("ib", ((0, 2, 4), (1, 3, 5)), concurrent=2),
     )
     assert teams(("n0", "n1"), ("A100", "A100"), "ib") == (MeasuringTeam("ib", ((0, 1),)),)
 
@@ -81,7 +83,18 @@ def test_groups_of_pools_are_named_as_the_cost_model_looks_them_up(cluster: Clus
         MeasuringTeam("ib", ((0, 4), (2, 6))),
         MeasuringTeam("ib", ((0, 2, 4, 6),)),
         MeasuringTeam("ib", (tuple(range(8)),)),
+        MeasuringTeam("ib", ((0, 4), (2, 6), (1, 5), (3, 7)), concurrent=2),
+        MeasuringTeam("ib", ((0, 2, 4, 6), (1, 3, 5, 7)), concurrent=2),
     }
+
+
+def test_as_many_groups_as_devices_share_the_nodes() -> None:
+    """First all that a node has devices for, then fewer: what is between lies between them."""
+    found = teams(("n0",) * 8 + ("n1",) * 8, ("A100",) * 16, "ib")
+    between = [team for team in found if team.link == "ib" and team.members == 2]
+    assert [(team.concurrent, len(team.groups)) for team in between] == [(1, 1), (8, 8), (4, 4), (2, 2)]
+    assert between[1].groups == tuple((rank, rank + 8) for rank in range(8))
+    assert all(team.ranks == tuple(sorted({*team.ranks})) for team in found)
 
 
 def test_groups_beside_the_first_are_on_the_same_path(cluster: ClusterSpec) -> None:

@@ -24,7 +24,7 @@ def test_latency_and_rate_of_each_curve() -> None:
     calibration = Calibration(curve_errors=(*ERRORS, others))
     text = drawn(Group(*network_sections(LINKS, 3, calibration, Path("c.yaml"))))
     row = next(line for line in text.splitlines() if "ib" in line and "send" in line)
-    assert row.split()[:5] == ["ib", "send", "2", "10.0", "1.00"]
+    assert row.split()[:6] == ["ib", "send", "2", "1", "10.0", "1.00"]
     assert "send of 2 over ib" in text
     assert "roce" not in text
 

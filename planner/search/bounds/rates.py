@@ -822,22 +822,24 @@ class RingRates(NamedTuple):
         if self.estimator.curves is None:
             through_cards = self.between / beside * np.ones_like(members)
             return through_cards, np.maximum(through_cards, self.inside)
-        cards, inside, narrowest = (
+        cards, alone, inside, narrowest = (
             np.array(column)
             for column in zip(*(self._measured(int(number)) for number in members.tolist()), strict=True)
         )
         # Where the network inside a node is the narrowest hop, its measurements count, which no other ring shares.
-        through_cards = np.maximum(cards / beside, narrowest)
+        through_cards = np.maximum(np.minimum(cards / beside, alone), narrowest)
         return through_cards, np.maximum(through_cards, inside)
 
-    def _measured(self, members: int) -> tuple[float, float, float]:
-        """Through the cards, inside a node, and where the network inside is the narrowest hop of several nodes."""
+    def _measured(self, members: int) -> tuple[float, float, float, float]:
+        """Through the cards: of a replica's rings each, and of one that shares them with no other; inside a node, and
+        where the network inside is the narrowest hop of several nodes."""
         inside = inside_at_most(self.estimator, members)
         if not self.between:
-            return 0.0, inside, 0.0
+            return 0.0, 0.0, inside, 0.0
         measured = measured_between(self.estimator, members, max(1, self.near) * self.together)
-        cards = max(measured.most / self.together, 0.0 if measured.covers else self.between)
-        return cards, inside, inside_at_most(self.estimator, members, self.between)
+        formula = 0.0 if measured.covers else self.between
+        cards, alone = max(measured.together / self.together, formula), max(measured.alone, formula)
+        return cards, alone, inside, inside_at_most(self.estimator, members, self.between)
 
 
 def ring_rates(

@@ -122,7 +122,10 @@ def without_curves(estimator: Estimator, ring: Ring) -> Ring:
     measured = measured_rate(estimator, ring.link, ring.size, ceil(ring.sharing * ring.padding))
     return replace(
         ring,
-        bytes_per_second=max(measured.most / ring.sharing, 0.0 if measured.covers else ring.bytes_per_second),
+        bytes_per_second=max(
+            min(measured.alone, measured.together / ring.sharing),
+            0.0 if measured.covers else ring.bytes_per_second,
+        ),
         latency_seconds=0.0,
         around_seconds=0.0,
         curves=None,
@@ -136,8 +139,10 @@ def without_curves(estimator: Estimator, ring: Ring) -> Ring:
 class MeasuredRate(NamedTuple):
     """What measurements say of rings of some number of members or more."""
 
-    most: float
+    together: float
     """Bytes per second that those do not exceed that were measured, of all rings together that share a card."""
+    alone: float
+    """Of each ring."""
     covers: bool
     """True when no others are faster: none goes by formula alone."""
 
@@ -146,10 +151,10 @@ class MeasuredRate(NamedTuple):
 def measured_rate(estimator: Estimator, link: str, members: int, sharing: int) -> MeasuredRate:
     """Of rings over a link, of which so many share a card at most; none moves more than all gradients in fp32."""
     if estimator.curves is None:
-        return MeasuredRate(0.0, covers=False)
+        return MeasuredRate(0.0, 0.0, covers=False)
     most_bytes = 4.0 * estimator.model.parameters * sharing
     return MeasuredRate(
-        estimator.curves.fastest(link, most_bytes, members), estimator.curves.covers(link, members)
+        *estimator.curves.fastest(link, most_bytes, members), estimator.curves.covers(link, members)
     )
 
 
@@ -159,7 +164,11 @@ def measured_between(estimator: Estimator, members: int, sharing: int) -> Measur
     pools = [pool.name for pool in estimator.cluster.pools]
     fabrics = {estimator.topology.path(*pair).fabric for pair in combinations_with_replacement(pools, 2)}
     rates = [measured_rate(estimator, fabric, members, sharing) for fabric in fabrics - {"", "node"}]
-    return MeasuredRate(max((rate.most for rate in rates), default=0.0), all(rate.covers for rate in rates))
+    return MeasuredRate(
+        max((rate.together for rate in rates), default=0.0),
+        max((rate.alone for rate in rates), default=0.0),
+        all(rate.covers for rate in rates),
+    )
 
 
 @derived
@@ -171,7 +180,7 @@ def inside_at_most(estimator: Estimator, members: int, narrower: float = inf, sh
         formula = inside_rate(device_type, estimator.calibration)
         if formula <= narrower:
             measured = measured_rate(estimator, f"node:{device_type.gpu}", members, sharing)
-            rates.append(max(measured.most, 0.0 if measured.covers else formula))
+            rates.append(max(measured.alone, 0.0 if measured.covers else formula))
     return max(rates, default=0.0)
 
 
