@@ -16,7 +16,15 @@ import typer
 
 from planner.calibration.file import save_calibration
 from planner.calibration.merge import CurveKey, clashes, curve_key, link_key, merged
-from planner.calibration.values import ASSUMED, LINK_PATTERN, LONGEST_LINK, Calibration, LinkPoint, Operation
+from planner.calibration.values import (
+    ASSUMED,
+    LINK_PATTERN,
+    LONGEST_LINK,
+    Calibration,
+    LinkPoint,
+    Operation,
+    in_node,
+)
 from planner.cli.calibrate import (
     EXAMPLE,
     Minutes,
@@ -103,6 +111,11 @@ class NcclOptions:
                 f"--from-nccl-tests: expected --link with the name of the link{got}",
                 hint="--link node:A100-SXM-80GB inside a node, or the name of a fabric of the cluster file",
             )
+        if in_node(link) and self.concurrent > 1:
+            raise UsageError(
+                f"--concurrent {self.concurrent}: expected the name of a fabric, got --link {link}",
+                hint="leave it out: inside a node all groups are measured at once",
+            )
         choices("--operation", operation, get_args(Operation))
         known: dict[str, Operation] = {name: name for name in get_args(Operation)}
         kind = None if operation is None else known[operation]
@@ -145,7 +158,9 @@ def measure_network(
         _import(nccl.points(text), text, output, force, as_json)
         return
     if nccl != NcclOptions():
-        raise UsageError("--link, --operation and --members: expected --from-nccl-tests FILE with them")
+        raise UsageError(
+            "--link, --operation, --members and --concurrent: expected --from-nccl-tests FILE with them"
+        )
     require_torch()
     choices("--device", device, ("cuda", "cpu"))
     request = _Request(output, cluster, fabric, int(largest_mib * 2**20), budget_seconds(minutes), force)

@@ -221,6 +221,14 @@ def test_nothing_measured_is_a_short_file(tmp_path: Path) -> None:
             "residuals[1]: the same family, framework, work as residuals[0] on line 15",
         ),
         (("size_bytes: 1e9", "size_bytes: 1e6"), 21, "link_points[1]: the same link, operation, members"),
+        (
+            (
+                "link: ib, operation: all-reduce, members: 4,",
+                "link: 'node:A100', concurrent: 2, operation: send, members: 2,",
+            ),
+            20,
+            "link_points[0].concurrent: expected 1 for node:A100, where all groups of a node are measured at once",
+        ),
         (("all-reduce", "allreduce"), 20, "link_points[0].operation: expected one of: all-reduce"),
         (
             ("members: 4", "members: 1"),

@@ -38,10 +38,12 @@ def test_the_text_of_nccl_tests(hetplan: Command, text: Path) -> None:
     assert done.out.startswith("Measured 2 link points, wrote c.yaml\n")
     assert json.loads(hetplan(*NCCL, "--link", "ib", "--members", "16", "--json").out)["link_points"] == 2
     assert hetplan(*NCCL, "--link", "ib", "--members", "16").code == 0
+    assert hetplan(*NCCL, "--link", "ib", "--members", "16", "--concurrent", "8").code == 0
     found = load_calibration(text / "c.yaml")
-    assert [(point.link, point.members) for point in found.link_points] == [
-        *[("node:A100-SXM-80GB", 2)] * 2,
-        *[("ib", 16)] * 2,
+    assert [(point.link, point.members, point.concurrent) for point in found.link_points] == [
+        *[("node:A100-SXM-80GB", 2, 1)] * 2,
+        *[("ib", 16, 1)] * 2,
+        *[("ib", 16, 8)] * 2,
     ]
     assert found.provenance["nccl-tests"] == "nccl.txt"
 
@@ -82,7 +84,11 @@ def test_broken_text_stops_with_its_line(hetplan: Command, text: Path) -> None:
         ),
         (
             ("calibrate", "network", "--link", "ib"),
-            "--link, --operation and --members: expected --from-nccl-tests FILE with them",
+            "--link, --operation, --members and --concurrent: expected --from-nccl-tests FILE with them",
+        ),
+        (
+            (*NCCL, "--link", "node:A100", "--concurrent", "8"),
+            "--concurrent 8: expected the name of a fabric, got --link node:A100",
         ),
     ],
 )
@@ -161,6 +167,20 @@ def test_four_processes_go_on(files: Path) -> None:
     assert old == list(found.link_points)
     assert {point.size_bytes for point in again.link_points} == {1024.0, 4096.0, 16384.0}
     assert f", {len(old)} already present, wrote" in done.stdout
+
+
+@pytest.mark.slow
+def test_groups_that_share_their_nodes(files: Path) -> None:
+    """One device of each node, then both pairs at once."""
+    pytest.importorskip("torch")
+    options = ("--largest-mib", 0.01, "--fabric", "ib", "-o", files / "c.yaml")
+    done = under_torchrun(4, *options, nodes="0011")
+    assert done.returncode == 0, done.stderr
+    points = load_calibration(files / "c.yaml").link_points
+    found = {(point.members, point.concurrent) for point in points if point.link == "ib"}
+    assert found == {(2, 1), (2, 2), (4, 1)}
+    assert all(point.concurrent == 1 for point in points if point.link != "ib")
+    assert "groups" in done.stdout
 
 
 @pytest.mark.slow
