@@ -128,7 +128,7 @@ SURFACE: dict[str, set[str]] = {
     | {"--precision", "--sequence-length", "--force"},
     "calibrate network": JSON
     | {"--output", "-o", "--cluster", "--fabric", "--largest-mib", "--minutes", "--device", "--force"}
-    | {"--from-nccl-tests", "--link", "--operation", "--members"},
+    | {"--from-nccl-tests", "--link", "--operation", "--members", "--concurrent"},
     "calibrate merge": JSON | {"--output", "-o", "--force"},
     "calibrate run": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
     "calibrate sigma": JSON | {"--log", "--output", "-o", "--calibration", "--force"},
