@@ -41,7 +41,7 @@ from planner.search.heuristics.quick import FirstPlans
 from planner.search.heuristics.runs import best_of_runs
 from planner.search.incumbent import Met, obeys
 from planner.search.islands import ISLANDS, island_choices, shares_of
-from planner.search.pipeline import OpenChoice, priced_on
+from planner.search.pipeline import OpenChoice, in_space, priced_on
 from planner.search.space.choices import (
     MAX_DEPTH,
     Choice,
@@ -449,7 +449,8 @@ class Explorer:
         for row in rows:
             plan = replace(scored.plan, target=row.name)
             if not faults(plan, self.estimator.cluster, self.estimator.model):
-                self.offer(priced_on(self.estimator, plan, self.estimator))
+                own = priced_on(self.estimator, plan, self.estimator)
+                self.offer(own and in_space(own, self.estimator))
 
     def _near(self, rounds: int | None) -> None:
         """What is better near the best plan so far."""

@@ -193,6 +193,7 @@ def check_answers(
             ("flagscale", 12),
             ("megatron", 3),
             ("flagscale", 3),
+            ("flagscale", 117),
         ],
     ),
 )
