@@ -50,6 +50,8 @@ class Offloading:
     """ZeRO stages with which either may be on NVMe."""
     activations: bool = False
     """True when the checkpoints of full recomputation may be in host memory."""
+    waits_for_activations: bool = False
+    """True when kernels wait for copies of checkpoints, in their stream; else these go beside other work."""
     together: bool = False
     """True when parameters and optimizer states leave the device together or not at all."""
     ratio_zero: tuple[int, ...] = ()

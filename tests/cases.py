@@ -875,6 +875,9 @@ CASES: dict[str, Case] = {
         gpt(),
         "dp: 4, target: deepspeed, zero: 3, recompute: full, offload: {optimizer: cpu, activations: cpu}",
     ),
+    "checkpoints of torch on the host": _case(
+        HOSTS, gpt(), "dp: 4, target: torch, zero: 2, recompute: full, offload: {activations: cpu}"
+    ),
     "nvme": _case(
         HOSTS, gpt(), "dp: 4, target: deepspeed, zero: 3, offload: {optimizer: nvme, parameters: nvme}"
     ),

@@ -57,6 +57,8 @@ class Copies:
     first_backward_seconds: float = 0.0
     ahead_seconds: float = 0.0
     """The part of both that is not of gradients: what a backward needs, which comes ahead of it."""
+    in_stream_seconds: float = 0.0
+    """In each forward and again in each backward, for which its kernels wait; no part of the others."""
     step_seconds: float = 0.0
     """Once, after the last backward."""
 
@@ -75,12 +77,18 @@ class Copies:
                 self.first_backward_seconds - self.ahead_seconds,
             )
         )
-        return larger(0.0, self.forward_seconds - forward), ahead + behind, ahead + first
+        waits = larger(0.0, self.forward_seconds - forward), ahead + behind, ahead + first
+        return (
+            waits[0] + self.in_stream_seconds,
+            waits[1] + self.in_stream_seconds,
+            waits[2] + self.in_stream_seconds,
+        )
 
     def hidden(self, forward: float, backward: float, overlap: float) -> float:
         """Seconds of copies that are hidden under a forward and a backward of these seconds."""
         waits = self.waits(forward, backward, overlap)
-        return self.forward_seconds - waits[0] + self.backward_seconds - waits[1]
+        moved = self.forward_seconds + self.backward_seconds + 2.0 * self.in_stream_seconds
+        return moved - waits[0] - waits[1]
 
 
 def copies(
@@ -95,7 +103,7 @@ def copies(
     (``grad_partitions_flat_buffer`` in ``stage3.py``). With ZeRO 1 they leave once. Parameters are read for each
     gather: forward, recomputation, backward.
     """
-    forward = backward = leaving = again = at_end = 0.0
+    forward = backward = leaving = again = waited_for = at_end = 0.0
     parameters = held.shard * ELEMENT_BYTES[model.training.precision]
     if offload.optimizer != "none" and not target.offloading.tensor_by_tensor:
         gradients = held.shard * held.gradient_bytes / _rate(device_type, "cpu")
@@ -116,13 +124,17 @@ def copies(
             model, tp=1, micro_batch=held.sequences, recompute="full", sequence_parallel=False
         )
         moved = held.layers * kept / _rate(device_type, "cpu")
-        forward += moved
-        backward += moved
+        if target.offloading.waits_for_activations:
+            waited_for = moved
+        else:
+            forward += moved
+            backward += moved
     return Copies(
         forward_seconds=forward,
         backward_seconds=backward + leaving + again,
         first_backward_seconds=backward + leaving,
         ahead_seconds=backward,
+        in_stream_seconds=waited_for,
         step_seconds=at_end,
     )
 

@@ -192,6 +192,7 @@ def _accelerate_files(job: Job) -> tuple[EmittedFile, ...]:
         "SuperOffload": plan.offload.super_offload,
         "ZeRO++": plan.zero_plus.anything,
         "folder of each pool's own on NVMe": plan.offload.uses_nvme,
+        "activations in host memory": plan.offload.activations != "none",
         "groups of replicas that share states (HSDP)": plan.shard_size is not None,
         "unequal shards": plan.unequal_shards,
         "divided sequences": plan.cp > 1,

@@ -465,6 +465,19 @@ def kept_on_device(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
     return checkpoint(function, *inputs, use_reentrant=False)
 
 
+def kept_on_host(function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
+    """The same with the inputs in host memory until the backward."""
+    with torch.autograd.graph.save_on_cpu(pin_memory=True):
+        return kept_on_device(function, *inputs)
+
+
+def keep_on_host(model: nn.Module) -> None:
+    """Keep what recomputed layers begin with in host memory."""
+    for each in model.modules():
+        if isinstance(each, Layer):
+            each.checkpoint = kept_on_host
+
+
 PRODUCTS = tuple(
     getattr(torch.ops.aten, name).default
     for name in ("mm", "addmm", "_scaled_mm_v2")

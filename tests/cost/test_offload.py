@@ -121,6 +121,18 @@ def test_checkpoints_leave_in_the_forward_and_return_in_the_backward() -> None:
     assert moved(Offload(activations="cpu"), held()) == pytest.approx((seconds, seconds, 0.0))
 
 
+def test_kernels_of_torch_wait_for_checkpoints() -> None:
+    """In both directions, however long the work is; DeepSpeed's copies go beside it, and no plan is free of both."""
+    seconds = 2 * 2 * 2048 * 2048 / 5e9
+    kept, one = Offload(activations="cpu"), device_type(HostSpec(link_gBps=5))
+    waited = copies(kept, held(), one, gpt(), target("torch"))
+    assert waited.waits(9.0, 9.0, 1.0) == pytest.approx((seconds,) * 3)
+    assert waited.hidden(9.0, 9.0, 1.0) == pytest.approx(0.0)
+    beside = copies(kept, held(), one, gpt(), target("deepspeed"))
+    assert beside.waits(9.0, 9.0, 1.0) == (0.0, 0.0, 0.0)
+    assert beside.hidden(9.0, 9.0, 1.0) == pytest.approx(2 * seconds)
+
+
 def test_the_link_of_a_device_or_the_whole_host_is_the_limit() -> None:
     """The catalogue's wire reaches 12 GB/s on PCIe 3; NVMe lies behind the link."""
     assert device_type(None).host.bytes_per_second == pytest.approx(11.97e9)

@@ -85,6 +85,14 @@ def exhaustive(
 
 def plans(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
     """All plans of all targets that the limits allow, found where equal pools are one."""
+    asked = limits.offload or ("none",)
+    for plan in _freely(estimator, replace(limits, offload=(*asked, "none"))):
+        if plan.offload.anything or "none" in asked:
+            yield plan
+
+
+def _freely(estimator: Estimator, limits: Limits) -> Iterator[Plan]:
+    """The same where all may stay on the devices."""
     for row in targets_of(limits):
         for network in networks(row, estimator.topology).values():
             seen = Estimator(joined(network), estimator.model, estimator.calibration)

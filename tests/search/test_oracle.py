@@ -1272,6 +1272,23 @@ def test_long_sequences_on_hosts(seed: int) -> None:
     check(*with_hosts_of_long_sequences(seed))
 
 
+@pytest.mark.parametrize(
+    ("problem", "seed"),
+    first(
+        3,
+        [
+            (with_hosts, 2),
+            (with_long_sequences_on_hosts, 38),
+            *((world, seed) for seed in range(20) for world in (with_hosts, with_long_sequences_on_hosts)),
+        ],
+    ),
+)
+def test_checkpoints_that_kernels_wait_for(problem: Callable[[int], Problem], seed: int) -> None:
+    """Torch copies them in the stream of its kernels: nothing hides them."""
+    asked = replace(limits(seed, "torch"), offload=("activations",))
+    check(problem(seed), replace(asked, cp=(1, 2)) if problem is with_long_sequences_on_hosts else asked)
+
+
 def test_long_sequences_rest_on_hosts_now_and_then() -> None:
     """The oracle sees such plans, and some are the best."""
     found = [

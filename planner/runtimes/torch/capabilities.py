@@ -80,5 +80,12 @@ CAPABILITIES = Capabilities(
     splits_frozen="all",
     shards_codes=True,
     splits_whole_norms=False,
-    offloading=Offloading(optimizer_zero=(3,), parameters_zero=(3,), together=True),
+    offloading=Offloading(
+        optimizer_zero=(3,),
+        parameters_zero=(3,),
+        together=True,
+        # ``save_on_cpu`` in ``torch/autograd/graph.py``.
+        activations=True,
+        waits_for_activations=True,
+    ),
 )

@@ -29,6 +29,7 @@ class PyTorch(Runtime):
             "reduce_dtype": _reduced(job),
             "clip": CLIP,
             "on_host": job.plan.offload.parameters != "none",
+            "checkpoints_on_host": job.plan.offload.activations != "none",
         }
         return (
             EmittedFile("torch_config.json", document(config)),

@@ -100,6 +100,8 @@ def _faults(plan: Plan, model: ModelSpec) -> Iterator[str]:
         yield "its replicas exchange whole gradients in every step"
     if plan.cp > 1:
         yield "it divides sequences in another way than the plan (cp)"
+    if plan.offload.activations != "none":
+        yield "it keeps activations on the devices"
     if (
         training.precision not in WORKING
         or gradients_of(PyTorch.capabilities, training, plan.zero).reduced != "fp32"

@@ -30,7 +30,7 @@ from planner.training.example_adapters import InFourBits
 from planner.training.example_context import Sharing, sharing_of
 from planner.training.example_data import StepBatches, dealt, packs
 from planner.training.example_experts import Owners
-from planner.training.example_model import Embedding, Head, Layer, Shape, load_shape, objective
+from planner.training.example_model import Embedding, Head, Layer, Shape, keep_on_host, load_shape, objective
 from planner.training.example_optimizers import ADAMW, Lion, OnLocals, Together
 from planner.training.example_run import is_kept, leave, parse_options, steps_of
 from planner.training.example_fp8 import use_fp8
@@ -84,6 +84,8 @@ def run(options: argparse.Namespace) -> None:
     place = placing(layout, shape, in_fp8=config["precision"] == "fp8")
     chunks = parts_of(shape, plan, options.seed, place, sharing)
     for each in chunks:
+        if config["checkpoints_on_host"]:
+            keep_on_host(each)
         layout.shard(each)
     model = Chunks(chunks) if plan.chunks else chunks[0]
     tied = shape.tied_embeddings and len(plan.stages) > 1 and not plan.v_shaped

@@ -14,5 +14,6 @@ def check_files(files: Mapping[str, str], job: Job) -> None:
     table, config = json.loads(files["batches.json"]), json.loads(files["torch_config.json"])
     assert config["precision"] in CAPABILITIES.precisions
     assert config["on_host"] == (job.plan.offload.parameters != "none")
+    assert config["checkpoints_on_host"] == (job.plan.offload.activations != "none")
     grid = len(table["stages"]) * table["data_parallel"] * table["tensor_parallel"]
     assert grid == table["world_size"] == len(table["ranks"]) == len(job.ranks)

@@ -58,7 +58,7 @@ from planner.runtimes.torch.train import (  # noqa: E402
     require_same_optimizer,
 )
 from planner.training.example_adapters import STORED  # noqa: E402
-from planner.training.example_model import Layer, Shape, load_shape, shape_of  # noqa: E402
+from planner.training.example_model import Layer, Shape, keep_on_host, load_shape, shape_of  # noqa: E402
 from planner.training.example_optimizers import Together  # noqa: E402
 from planner.training.hetplan_runtime import RankPlan, StagePlan, load  # noqa: E402
 from tests.training.reference import loss_of  # noqa: E402
@@ -1182,6 +1182,49 @@ def test_parameters_rest_in_host_memory(tmp_path: Path, on_devices: Case) -> Non
         (folder / name).write_text(script.replace(line, instead))
     run_all([folder], tmp_path / "log", ranks=case.plan.devices)
     equals_one_process(outcomes(tmp_path), case)
+
+
+@pytest.mark.parametrize(
+    "on_devices",
+    first(
+        2,
+        [
+            recomputed(divided(3, optimizer="sgd")),
+            recomputed(pair(2, optimizer="sgd")),
+            recomputed(divided(1, kind="ring", optimizer="sgd")),
+        ],
+    ),
+    ids=lambda case: case.name,
+)
+def test_checkpoints_rest_in_host_memory(tmp_path: Path, on_devices: Case) -> None:
+    """Of each recomputed layer what it begins with, which a processor has there anyway: as one process."""
+    where = on_devices.cluster or four_ranks()
+    kept = replace(on_devices.plan, offload=Offload(activations="cpu"))
+    case = replace(on_devices, plan=kept, cluster=on_hosts(where))
+    folder = written(case, where, tmp_path)
+    run_all([folder], tmp_path / "log", ranks=case.plan.devices)
+    equals_one_process(outcomes(tmp_path), case)
+
+
+def test_inputs_of_recomputed_layers_leave_the_device() -> None:
+    """And nothing else: one tensor a layer, which comes back once."""
+    shape = shape_of(model_shape(model(4, layers=2, precision="fp32")))
+    layers = torch.nn.Sequential(Layer(shape, "full"), Layer(shape, "full"))
+    keep_on_host(layers)
+    hidden = torch.randn(2, shape.sequence_length, shape.hidden, requires_grad=True)
+    moved: list[tuple[str, tuple[int, ...]]] = []
+
+    def noted(way: str, tensor: Any) -> Any:
+        moved.append((way, tuple(tensor.shape)))
+        return tensor
+
+    def hooks(*, pin_memory: bool) -> Any:
+        assert pin_memory
+        return torch.autograd.graph.saved_tensors_hooks(partial(noted, "out"), partial(noted, "in"))
+
+    with patch.object(torch.autograd.graph, "save_on_cpu", hooks):
+        layers(hidden).sum().backward()
+    assert moved == [("out", tuple(hidden.shape))] * 2 + [("in", tuple(hidden.shape))] * 2
 
 
 @pytest.mark.usefixtures("pair")

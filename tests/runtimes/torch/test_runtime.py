@@ -64,10 +64,18 @@ def test_configuration() -> None:
         "reduce_dtype": "fp32",
         "clip": 1.0,
         "on_host": False,
+        "checkpoints_on_host": False,
     }
     away = Offload(optimizer="cpu", parameters="cpu")
     chosen = plan("torch", 3, [4], [(group("a", "A100", count=4, share=2),)], offload=away)
     assert json.loads(made(chosen, precision="fp16")["torch_config.json"])["on_host"] is True
+    kept = plan(
+        "torch", 2, [4], [chosen.stages[0].replicas], recompute="full", offload=Offload(activations="cpu")
+    )
+    files = made(kept)
+    assert json.loads(files["torch_config.json"])["checkpoints_on_host"] is True
+    assert "`torch.autograd.graph.save_on_cpu`" in files["README.md"]
+    assert "Parameters are kept in host memory" not in files["README.md"]
 
 
 def test_hybrid_sharding() -> None:
