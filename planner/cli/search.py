@@ -328,8 +328,8 @@ def search(
         bool,
         flag(
             "--advice",
-            "Also search for faster plans of the other runtimes, and spend what is left of the time limit on "
-            "explanations.",
+            "Also search for faster plans of the other runtimes and with offload, and spend what is left of the time "
+            "limit on explanations.",
         ),
     ] = False,
     target: TargetName = None,

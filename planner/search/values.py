@@ -164,9 +164,9 @@ class LimitCost:
     """A limit of the user without which a faster plan was found; there may be faster ones yet."""
 
     limit: PlanLimit
-    """A limit that costs more than 5 %: target, zero, tp, pp, cp, ep, etp, micro_batch or recompute."""
+    """A limit that costs more than 5 %: target, zero, tp, pp, cp, ep, etp, micro_batch, recompute or offload."""
     given: tuple[int | str, ...]
-    """The values it allows."""
+    """The values it allows; none for offload that nobody has asked for."""
     instead: tuple[int | str, ...]
     """The values of the faster plan."""
     costs: float

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from planner.capabilities import OFFLOAD_PARTS
 from planner.cost.estimate import Estimator
+from planner.report.goal import limit_text
 from planner.search.explain.sensitivity import given, limit_costs, option_text, used, without
 from planner.search.solve import search
 from planner.search.values import Limits
-from tests.worlds import cluster, gpt, pool
+from tests.worlds import cluster, gpt, pool, with_hosts
 
 SPEC, MODEL = cluster(pool("a", per_node=2), pool("b", "V100", per_node=2)), gpt(8, 512, 8, global_batch=16)
 
@@ -38,6 +40,28 @@ def test_a_limit_costs_what_the_search_without_it_gains() -> None:
         assert exact * (1 - 0.01) <= faster <= exact * 1.05
         assert entry.instead == used(entry.limit, entry.scored)
         assert not set(entry.instead) <= set(entry.given)
+
+
+def test_what_offload_would_save() -> None:
+    """Where nobody spoke of it: told, but not the answer, whose proof leaves it out."""
+    world = with_hosts(27)
+    found = search(*world, Limits())
+    assert found.best is not None
+    assert not found.best.plan.offload.anything
+    (entry,) = (each for each in found.limit_costs if each.limit == "offload")
+    assert entry.given == ()
+    assert entry.instead == used("offload", entry.scored)
+    freely = search(*world, Limits(offload=OFFLOAD_PARTS), explain=False).best
+    assert freely is not None
+    faster, slower = entry.scored.estimate.step_seconds, found.best.estimate.step_seconds
+    assert freely.estimate.step_seconds <= faster * 1.01 < slower
+    assert limit_text(entry, slower).startswith(
+        f"--offload {','.join(map(str, entry.instead))} makes the step at least 5"
+    )
+    # It was asked for, or asked to stay away: the plain limit is told, if it costs anything.
+    assert search(*world, Limits(offload=OFFLOAD_PARTS)).limit_costs == ()
+    (told,) = search(*world, Limits(offload=("none",))).limit_costs
+    assert told.given == ("none",)
 
 
 @pytest.mark.slow

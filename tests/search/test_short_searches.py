@@ -251,7 +251,7 @@ def test_the_parts_of_the_time_of_an_answer() -> None:
 def logging(log: list[str], name: str, first: list[Any]) -> Callable[..., list[Any]]:
     """What finds these the first time that it is asked, and nothing after."""
 
-    def found(*_: object) -> list[Any]:
+    def found(*_: object, **__: object) -> list[Any]:
         log.append(name)
         return first if log.count(name) == 1 else []
 
@@ -267,7 +267,7 @@ def test_a_better_plan_on_the_way_begins_the_reasons_anew() -> None:
         answer.offer(best)
         own = Reasons(answer, ESTIMATOR, Limits(), NO_LIMIT)
         log: list[str] = []
-        met = {name: [SimpleNamespace(scored=faster)] if name == finder else [] for name in every}
+        met = {name: [SimpleNamespace(scored=faster, given=(1,))] if name == finder else [] for name in every}
 
         def look(_: Scored, log: list[str] = log, finder: str | None = finder, own: Reasons = own) -> bool:
             log.append("families")

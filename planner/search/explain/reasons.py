@@ -86,7 +86,7 @@ class Reasons:
     ) -> None:
         """``price`` says what a plan costs where it will run, ``label`` why it lost; ``idle``: look at idle devices.
 
-        ``met`` is what the search has priced; ``advice``: search for faster plans of other runtimes.
+        ``met`` is what the search has priced; ``advice``: search for faster plans of other runtimes, and with offload.
         """
         self.answer, self.estimator, self.limits, self.deadline = answer, estimator, limits, deadline
         self._price, self._label, self._idle = price, label, idle
@@ -116,8 +116,9 @@ class Reasons:
         idle = idle_costs(best, *around, self._families.known) if self._idle else ()
         if self._better(item.scored for item in idle):
             return None
-        costs = limit_costs(best, *around)
-        if self._better(item.scored for item in costs):
+        costs = limit_costs(best, *around, unasked=self._advice)
+        # What offload would save is no answer to a search that has left it out, nor part of its proof.
+        if self._better(item.scored for item in costs if item.given):
             return None
         advice = advise(best, *around, self._advice)
         return Found(

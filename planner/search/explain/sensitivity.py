@@ -9,7 +9,7 @@ from planner.capabilities import OFFLOAD_PARTS
 from planner.cluster.topology import DeviceType
 from planner.cost.estimate import Estimator
 from planner.cost.training import devices_of
-from planner.dims.offloading import parts
+from planner.dims.offloading import moves_nothing, parts
 from planner.dims.trained import lack
 from planner.search.deadline import NO_LIMIT, Deadline
 from planner.search.explain.families import SAME, fewer_text, slower_by, worst_cause
@@ -43,13 +43,33 @@ OPTIONS: dict[PlanLimit, str] = {
 
 
 def limit_costs(
-    best: Scored, estimator: Estimator, limits: Limits, deadline: Deadline = NO_LIMIT
+    best: Scored,
+    estimator: Estimator,
+    limits: Limits,
+    deadline: Deadline = NO_LIMIT,
+    *,
+    unasked: bool = False,
 ) -> tuple[LimitCost, ...]:
-    """Limits without which a step is faster by more than 5 %, as far as found by the deadline, dearest first."""
-    costs = (
-        _limit_cost(name, best, estimator, limits, deadline) for name in given(limits) if not deadline.struck
-    )
+    """Limits without which a step is faster by more than 5 %, as far as found by the deadline, dearest first.
+
+    ``unasked``: so is offload, of which nobody has said anything and which is for what does not fit otherwise.
+    """
+    names = given(limits)
+    if (
+        unasked
+        and limits.offload is None
+        and not best.plan.offload.anything
+        and _may_offload(limits, estimator)
+    ):
+        names = (*names, "offload")
+    costs = (_limit_cost(name, best, estimator, limits, deadline) for name in names if not deadline.struck)
     return tuple(sorted((item for item in costs if item is not None), key=lambda item: -item.costs))
+
+
+def _may_offload(limits: Limits, estimator: Estimator) -> bool:
+    """True where some target keeps anything of the model off the devices."""
+    model, device_types = estimator.model, estimator.topology.device_types
+    return not all(moves_nothing(OFFLOAD_PARTS, row, model, device_types) for row in targets_of(limits))
 
 
 def given(limits: Limits) -> tuple[PlanLimit, ...]:
@@ -75,7 +95,7 @@ def _limit_cost(
         return None
     return LimitCost(
         limit=name,
-        given=values(getattr(limits, name)),
+        given=values(getattr(limits, name) or ()),
         instead=used(name, explorer.best),
         costs=step / explorer.best.estimate.step_seconds - 1,
         scored=explorer.best,
