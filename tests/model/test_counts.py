@@ -42,6 +42,7 @@ INSIDE = (
     *("voxtral_realtime_text", "ernie4_5_vl_moe_text", "molmo2_text"),
     # The tower of Gemma 3n is timm's: ``test_shapes.py`` has its count.
     *("gemma3n", "kimi_vl", "deepseek_vl_v2"),
+    *("step3p5", "unlimited_ocr_text"),
     *("deci", "minimax_m1", "minimax_m3", "minimax_text_01", "nemotron-nas", "openelm"),
 )
 """Text decoders that transformers has inside others alone, or not at all."""
@@ -387,7 +388,207 @@ HEARD = {
     **{"conv_kernel": [10, 3, 4], "conv_stride": [5, 4, 4], "hidden_size": 256, "num_attention_heads": 8},
     **{"intermediate_size": 500, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4},
 }
+LOOK = {"hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 500}
+PADDED = {**TEXT, "pad_token_id": 0}
+SEEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "qianfan_ocr",
+        {
+            "text_config": {"model_type": "qwen3", **TEXT, "tie_word_embeddings": True},
+            "vision_config": {**LOOK, "attention_bias": False, "use_qk_norm": True, "image_size": [224, 448]},
+        },
+        {
+            "vision_config": {
+                **{**LOOK, "norm_type": "rms_norm", "use_mask_token": True, "use_mean_pooling": False},
+                "use_absolute_position_embeddings": False,
+            },
+            "downsample_ratio": 0.25,
+        },
+    ),
+    (
+        "hyperclovax_vision_v2",
+        {
+            "text_config": {"model_type": "hyperclovax", **TEXT, "use_post_norm": True, "mlp_bias": True},
+            "vision_config": {
+                **{"model_type": "qwen2_5_vl_vision", "hidden_size": 320, "depth": 5, "num_heads": 4},
+                **{"intermediate_size": 333, "out_hidden_size": 777, "spatial_merge_size": 3},
+            },
+        },
+        {},
+    ),
+    (
+        "cosmos3_omni",
+        {
+            "text_config": {"model_type": "qwen3_vl_text", **TEXT, "attention_bias": True},
+            "vision_config": {
+                **{"model_type": "qwen3_vl_vision", "hidden_size": 320, "depth": 5, "num_heads": 4},
+                **{"intermediate_size": 333, "out_hidden_size": 512, "deepstack_visual_indexes": [1, 2]},
+            },
+        },
+        {},
+    ),
+    (
+        "cosmos3_edge",
+        {
+            "text_config": {**TEXT, "mlp_bias": True},
+            "vision_config": {**LOOK, "num_patches": 100, "spatial_merge_size": 3},
+            "projector_hidden_size": 999,
+        },
+        {"text_config": {**TEXT, "attention_bias": True, "num_key_value_heads": 2}},
+    ),
+    (
+        "glmga",
+        {
+            "text_config": {"model_type": "glm4v_text", **TEXT},
+            "vision_config": {
+                **{"model_type": "glm4v_vision", "hidden_size": 320, "depth": 3, "num_heads": 4},
+                **{"intermediate_size": 333, "out_hidden_size": 512, "attention_bias": True},
+            },
+        },
+        {},
+    ),
+    (
+        "pp_chart2table",
+        {
+            "text_config": {"model_type": "qwen2", **TEXT},
+            "vision_config": {"use_rel_pos": False, "num_hidden_layers": 5, "mlp_dim": 1000},
+        },
+        {"vision_config": {"num_hidden_layers": 5, "global_attn_indexes": [1, 7], "use_abs_pos": False}},
+    ),
+    (
+        "unlimited_ocr",
+        {
+            "text_config": {
+                **{**TEXT, "n_shared_experts": 3, "n_routed_experts": 8, "moe_intermediate_size": 99},
+                **{"mlp_bias": True, "attention_bias": True},
+            },
+            "vision_config": {
+                "sam_config": {"num_hidden_layers": 4, "downsample_channels": [128, 100]},
+                "encoder_config": {**LOOK, "image_size": 336},
+            },
+        },
+        {"text_config": {**TEXT, "mlp_layer_types": ["sparse", "dense"]}},
+    ),
+    (
+        "muse_glimmer",
+        {
+            "text_config": {**TEXT, "num_hidden_layers": 5, "head_dim": 32, "tie_word_embeddings": True},
+            "vision_config": {**LOOK, "merge_size": 3, "pos_emb_height": 10, "pos_emb_width": 10},
+            **{"out_hidden_size": 9 * 192, "projector_hidden_size": 333},
+        },
+        {
+            "vision_config": {
+                **LOOK,
+                "merge_size": 3,
+                "layer_types": ["full_attention"] * 3,
+                "patch_temporal": 1,
+            }
+        },
+    ),
+    (
+        "mistral_large4",
+        {
+            "text_config": {
+                **{**TEXT, "num_key_value_heads": 8, "num_hidden_layers": 7, "n_routed_experts": 8},
+                **{"n_shared_experts": 2, "moe_intermediate_size": 99, "first_k_dense_replace": 2},
+                **{"kv_source_layers": [0, 1, 1, 3, 3, 1, 6], "attention_bias": True, "kv_lora_rank": 70},
+                **{"qk_rope_head_dim": 30, "v_head_dim": 40, "qk_nope_head_dim": 50},
+            },
+            "vision_config": {"model_type": "pixtral", **LOOK},
+            "multimodal_projector_bias": True,
+        },
+        {
+            "text_config": {
+                **{**TEXT, "num_key_value_heads": 8, "num_hidden_layers": 4, "n_routed_experts": 8},
+                **{"no_rope_layers": [1, 0, 0, 1], "indexer_types": ["full", "shared", "full", "shared"]},
+                **{"mlp_layer_types": ["sparse", "dense", "sparse", "sparse"], "index_n_heads": 3},
+            },
+        },
+    ),
+    (
+        "granite_docling",
+        {
+            "text_config": {**PADDED, "attention_bias": True},
+            "vision_config": {**LOOK, "out_hidden_size": 512, "scale_factor": 2, "use_fine_route": False},
+        },
+        {
+            "text_config": {**PADDED, "mlp_bias": True},
+            "vision_config": {
+                **{**LOOK, "out_hidden_size": 512, "scale_factor": 8},
+                "deepstack_visual_indexes": [0],
+            },
+            "density_router_hidden_size": 55,
+        },
+    ),
+    (
+        "lfm3_vl",
+        {
+            "text_config": {"model_type": "lfm3", **PADDED},
+            "vision_config": {
+                **{**LOOK, "num_hidden_layers": 6, "num_key_value_heads": 3, "conv_kernel_size": 5},
+                **{"spatial_merge_size": 3, "temporal_patch_size": 1},
+            },
+            **{"projector_hidden_size": 321, "projector_bias": False},
+        },
+        {
+            "vision_config": {
+                **{**LOOK, "num_key_value_heads": 2},
+                "layer_types": ["full_attention", "conv", "full_attention"],
+            },
+        },
+    ),
+    (
+        "step3p7",
+        {
+            "text_config": {
+                **{**TEXT, "head_dim": 48, "num_hidden_layers": 4, "sliding_window": 128, "mlp_bias": True},
+                **{
+                    "num_sliding_attention_heads": 12,
+                    "layer_types": ["full_attention", "sliding_attention"] * 2,
+                },
+                **{"n_routed_experts": 8, "moe_intermediate_size": 99, "share_expert_dim": 77},
+            },
+            "vision_config": {**LOOK, "image_size": 224, "mlp_ratio": 3.7},
+            "projector_bias": True,
+        },
+        {
+            "text_config": {
+                **{**TEXT, "attention_bias": True, "mlp_layer_types": ["sparse", "dense"]},
+                "tie_word_embeddings": True,
+            },
+        },
+    ),
+    (
+        "nemotron_h_omni",
+        {
+            "text_config": {"model_type": "nemotron_h", "num_nextn_predict_layers": 1, "hidden_size": 512},
+            "vision_config": {
+                **{
+                    "model_type": "radio",
+                    "hidden_size": 192,
+                    "num_hidden_layers": 3,
+                    "num_attention_heads": 6,
+                },
+                **{"use_swiglu_ffn": True, "video_temporal_patch_size": 4, "qkv_bias": False},
+                **{"num_registers": 3, "max_img_size": 1024, "mlp_ratio": 3.3},
+            },
+            **{"vision_hidden_size": 192, "video_temporal_patch_size": 4, "projector_hidden_size": 555},
+        },
+        {
+            "audio_config": {
+                **{"hidden_size": 256, "num_hidden_layers": 2, "convolution_bias": False},
+                **{"projection_hidden_size": 123, "projection_bias": True},
+            },
+        },
+    ),
+]
+"""Models that see, with two other shapes: the second is the first with these changes."""
 SHAPED: list[tuple[str, dict[str, Any]]] = [
+    *(
+        (kind, {**first, **more, "tie_word_embeddings": tied})
+        for kind, first, second in SEEN
+        for more, tied in (({}, True), (second, False))
+    ),
     (
         "hy_v4",
         {
@@ -809,6 +1010,10 @@ CONTRARY: list[tuple[str, str, dict[str, Any], str, type[Exception]]] = [
         *("audio_config.num_attention_heads: expected a divisor of hidden_size 1000, got 16", ValueError),
     ),
     (
+        *("mistral_large4_text", "MistralLarge4TextModel", {"kv_source_layers": [*range(71), 72]}),
+        *("kv_source_layers: expected numbers of earlier layers", STRICT),
+    ),
+    (
         *("gemma2", "Gemma2ForCausalLM", {"layer_types": ["full_attention"]}),
         *("layer_types: expected one for each", STRICT),
     ),
@@ -841,6 +1046,20 @@ def test_what_transformers_does_not_build_is_refused(
 
 
 REMOTE: list[tuple[str, dict[str, Any]]] = [
+    (
+        "step3p7",
+        {
+            "text_config": {
+                **{"num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "head_dim": 64},
+                **{"num_attention_groups": 4, "intermediate_size": 1024, "vocab_size": 1000},
+                **{"moe_num_experts": 8, "moe_top_k": 2, "share_expert_dims": 77, "moe_layers_enum": "2,3"},
+                **{"layer_types": [*["sliding_attention"] * 4, "full_attention"], "sliding_window": 64},
+                **{"attention_other_setting": {"num_attention_heads": 12}, "num_nextn_predict_layers": 1},
+            },
+            "vision_config": {"width": 192, "layers": 3, "heads": 6},
+            "architectures": ["Step3p7ForConditionalGeneration"],
+        },
+    ),
     (
         "dory",
         {

@@ -450,12 +450,21 @@ KIMI = mixture(
         ),
         (
             {
-                "model_type": "unlimited_ocr",
+                "model_type": "tipsv2",
                 "vision_config": {"hidden_size": 8},
                 "text_config": llama(2, 64, 4, 4, 128, 100),
             },
             "vision_config",
             "towers beside the text decoder are not supported yet",
+        ),
+        (
+            {
+                "model_type": "unlimited_ocr",
+                "vision_config": {},
+                "text_config": llama(2, 64, 4, 4, 128, 100),
+            },
+            "text_config.model_type",
+            'expected unlimited_ocr_text, got "llama": other texts are not supported yet',
         ),
         (
             {

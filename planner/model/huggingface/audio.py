@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planner.files.messages import shown
 from planner.model.huggingface.families import Config, ModelType, Shape
 from planner.model.huggingface.heads import Head
-from planner.model.huggingface.products import added, linear
+from planner.model.huggingface.products import added, attention, feeds, linear, scores
 from planner.ranges import WIDTH
 
 SECONDS, RATE = 15, 16_000
@@ -183,26 +183,11 @@ def _parakeet(config: Config) -> Shape:
     """The same behind convolutions that halve frequencies and time; a matrix of distances in each layer."""
     given = config["encoder_config"]
     width, heads, factor = given["hidden_size"], given["num_attention_heads"], given["subsampling_factor"]
-    channels, kernel, bins = (
-        given["subsampling_conv_channels"],
-        given["subsampling_conv_kernel_size"],
-        given["num_mel_bins"],
-    )
-    if (
-        not (given.get("attention_bias", True) and given.get("convolution_bias", True))
-        or given.get("num_key_value_heads") not in (None, heads)
-        or given.get("subsampling_conv_stride", 2) != 2
-        or factor < 2
-        or factor & (factor - 1)
-        or bins % factor
-    ):
-        raise ValueError("layers without biases, or other convolutions")
-    tokens, products = SECONDS * 100 // factor, []
-    for number in range(1, factor.bit_length()):
-        # Places of the kernel: time is halved as often as frequencies are.
-        places = tokens * factor * bins >> 2 * number
-        products += linear(places, kernel * kernel, channels)
-        products += linear(places, channels, channels) if number > 1 else []
+    channels, bins = given["subsampling_conv_channels"], given["num_mel_bins"]
+    if not (given.get("attention_bias", True) and given.get("convolution_bias", True)):
+        raise ValueError("layers without biases")
+    tokens = SECONDS * 100 // factor
+    products = _halved(given, tokens)
     kinds = (("none", "dense"), ("attention", "none"), ("state", "none"), ("none", "dense"))
     state = {"kind": "conv", "head_dim": width, "conv": given["conv_kernel_size"], "gates": 1, "bias": True}
     shape = {
@@ -216,6 +201,49 @@ def _parakeet(config: Config) -> Shape:
         "sequence_length": tokens,
     }
     return added(shape, products)
+
+
+def _halved(given: Config, tokens: int) -> list[Shape]:
+    """Convolutions that halve frequencies and time, and leave so many tokens."""
+    factor, bins, kernel = (
+        given[key] for key in ("subsampling_factor", "num_mel_bins", "subsampling_conv_kernel_size")
+    )
+    if (
+        given.get("num_key_value_heads") not in (None, given["num_attention_heads"])
+        or given.get("subsampling_conv_stride", 2) != 2
+        or factor < 2
+        or factor & (factor - 1)
+        or bins % factor
+    ):
+        raise ValueError("audio_config")
+    products, channels = [], given["subsampling_conv_channels"]
+    for number in range(1, factor.bit_length()):
+        # Places of the kernel: time is halved as often as frequencies are.
+        places = tokens * factor * bins >> 2 * number
+        products += linear(places, kernel * kernel, channels)
+        products += linear(places, channels, channels) if number > 1 else []
+    return products
+
+
+def parakeet(given: Config, tokens: int) -> tuple[list[Shape], int]:
+    """The same as products, beside a text, and its other parameters."""
+    width, ffn, times = given["hidden_size"], given["intermediate_size"], given["num_hidden_layers"]
+    biased, convolved = bool(given.get("attention_bias", True)), bool(given.get("convolution_bias", True))
+    patch = given["subsampling_conv_channels"] * given["num_mel_bins"] // given["subsampling_factor"]
+    products = [
+        *_halved(given, tokens),
+        *linear(tokens, patch, width),
+        *feeds(tokens, width, ffn, bias=biased, times=2 * times),
+        *attention(tokens, width, bias=biased, times=times),
+        # Distances, and the scores that they have.
+        *linear(2 * tokens, width, width, bias=False, times=times),
+        *scores(tokens, width, tokens, times=times),
+        *linear(tokens, width, 2 * width, bias=convolved, times=times),
+        *linear(tokens, given["conv_kernel_size"], width, bias=convolved, times=times),
+        *linear(tokens, width, width, bias=convolved, times=times),
+    ]
+    # Norms, and biases of queries.
+    return products, times * (2 * 6 + 2) * width
 
 
 def _conformer_unlike(config: Config) -> Iterator[tuple[str, str]]:

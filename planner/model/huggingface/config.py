@@ -87,7 +87,7 @@ SEES = "ForConditionalGeneration"
 """The same of models that see."""
 _SEEING = (
     *("InternVLChatModel", "MiniCPMV", "GitForCausalLM", "ForVisionText2Text", "MultimodalForCausalLM"),
-    "OCRForCausalLM",
+    *("OCRForCausalLM", "Omni_Reasoning_V3"),
 )
 """The same of single ones."""
 _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
@@ -315,7 +315,8 @@ def _inside(document: Document, key: str, kinds: tuple[str, ...]) -> Document | 
     named = str(part.data.get("model_type") or kinds[0])
     kinds = kinds if kinds != ("",) else (named,)
     kind = named if named in kinds or key in _OF_TEXTS else kinds[0]
-    filled = {**_unsaid(kind, part.data), **renamed(kind, part.data), "model_type": named}
+    said = _SAID_INSIDE.get(str(document.data.get("model_type")), {}).get(key, {})
+    filled = {**_unsaid(kind, part.data), **said, **renamed(kind, part.data), "model_type": named}
     return replace(part, root=replace(part.root, data=filled))
 
 
@@ -408,7 +409,18 @@ _TEXTS |= {"apertus1p5": "apertus1p5_text", "gemma3n": "gemma3n_text", "hy_v4_vl
 _TEXTS |= {"gemma4_unified": "gemma4_unified_text"}
 _TEXTS |= {"deepseek_vl_v2": "deepseek", "minicpmv4_6": "qwen3_5_text", "minicpmv4_7": "qwen3_5_text"}
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
+_TEXTS |= {"qianfan_ocr": "qwen3", "hyperclovax_vision_v2": "hyperclovax", "cosmos3_omni": "qwen3_vl_text"}
+_TEXTS |= {"glmga": "glm4v_text", "pp_chart2table": "qwen2", "lfm3_vl": "lfm3", "step3p7": "step3p5"}
+_TEXTS |= {"nemotron_h_omni": "nemotron_h"}
+_TEXTS |= {
+    kind: f"{kind}_text"
+    for kind in ("cosmos3_edge", "granite_docling", "mistral_large4", "muse_glimmer", "unlimited_ocr")
+}
 """Type of the text where a configuration does not say it."""
+_OWN_TEXTS = (
+    *("cosmos3_edge", "granite_docling", "mistral_large4", "muse_glimmer", "step3p7", "unlimited_ocr"),
+)
+"""Types whose text transformers takes for one of their own, whatever type it says."""
 _TIED_BY_EITHER = (
     "kosmos-2",
     "minimax_m3_vl",
@@ -427,14 +439,15 @@ _TIED_BY_EITHER = (
 """Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
 _TIED_BY_TEXT = (*("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2.5", "llama4"),)
 """Where that of the text alone says it."""
-_NEVER_TIED = ("mllama", "molmo2", "omniasr", "qwen2_audio", "voxtral")
+_NEVER_TIED = (*("cosmos3_edge", "mllama", "molmo2", "nemotron_h_omni", "omniasr", "qwen2_audio", "voxtral"),)
 """Where they are not tied, whatever is said."""
 _TIED = {
     **dict.fromkeys(
         (
             *("aya_vision", "cohere2_vision", "gemma3", "gemma4", "internvl", "kimi_k25", "lfm2_vl"),
             *("lighton_ocr", "mistral3", "paligemma", "glmasr", "ovis2", "paddleocr_vl", "qwen3_asr"),
-            *("deepseek_vl", "voxtral_realtime"),
+            *("deepseek_vl", "voxtral_realtime", "granite_docling", "hyperclovax_vision_v2", "lfm3_vl"),
+            "pp_chart2table",
         ),
         True,
     ),
@@ -443,13 +456,16 @@ _TIED = {
             *("aria", "glm46v", "idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm"),
             *("video_llava", "vipllava", "voxtral", "glm_ocr", "qwen2_5_omni_thinker"),
             *("audioflamingo3", "musicflamingo"),
-            *("qwen3_omni_moe_thinker", "video_llama_3"),
+            *("qwen3_omni_moe_thinker", "video_llama_3", "cosmos3_omni", "glmga", "mistral_large4"),
+            *("muse_glimmer", "qianfan_ocr", "step3p7", "unlimited_ocr"),
         ),
         False,
     ),
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", *_TIED_BY_EITHER), False),
 }
 """Whether embeddings are tied where the whole does not say it, whatever the text says."""
+_SAID_INSIDE: dict[str, dict[str, Config]] = {"nemotron_h_omni": {"audio_config": {"attention_bias": False}}}
+"""What types say of a configuration inside them that does not say it itself."""
 _BARE = ("llama4",)
 """Types whose tower is transformers' default where a configuration says nothing of it."""
 _FLAT = ("fuyu",)
@@ -563,6 +579,12 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
     if kind not in (None, beside.tower, str(document.data["model_type"]), *others):
         what = f"expected {beside.tower}, got {shown(kind)}: other towers are not supported yet"
         return [tower.problem(("model_type",), what)]
+    text, own = document.part("text_config"), str(document.data["model_type"])
+    if own in _OWN_TEXTS and text is not None and text.data.get("model_type") not in (None, _TEXTS[own]):
+        what = (
+            f"expected {_TEXTS[own]}, got {shown(text.data['model_type'])}: other texts are not supported yet"
+        )
+        return [text.problem(("model_type",), what)]
     names = document.data.get("architectures")
     problems = [
         document.problem(
@@ -744,6 +766,8 @@ _LAYER_TYPES = (
     *("deepseek_sparse_attention", "qwen_sparse_attention"),
 )
 """Names of layers in configurations, those of older files and of single types last."""
+_PADDED = ("step3p5",)
+"""Types whose lists may go on with the modules that predict further tokens."""
 _OWN_LAYERS = {"dory": ("mlp",)}
 """Names that layers of one type alone have."""
 
@@ -854,10 +878,12 @@ def _wrong_steps(document: Document) -> list[Problem]:
         if not (value is None or whole or (key == "moe_layer_freq" and isinstance(value, list))):
             what = f"expected a whole number from {figure(least)} to {figure(most)}, got {shown(value)}"
             problems.append(document.problem((key,), what))
-    count = document.data.get("num_hidden_layers")
+    count, further = document.data.get("num_hidden_layers"), 0
+    if document.data["model_type"] in _PADDED:
+        further = further_tokens(document)
     for key in _OF_EACH_LAYER if class_of(str(document.data["model_type"])) else ():
         given = document.data.get(key)
-        if isinstance(given, list) and isinstance(count, int) and len(given) != count:
+        if isinstance(given, list) and isinstance(count, int) and len(given) not in (count, count + further):
             what = f"expected one for each of num_hidden_layers {count}, got {len(given)}"
             problems.append(document.problem((key,), what))
         known = (*_LAYER_TYPES, *_OWN_LAYERS.get(str(document.data["model_type"]), ()))

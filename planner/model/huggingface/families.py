@@ -191,7 +191,11 @@ def mixed_dense(config: Config) -> Iterator[tuple[str, str]]:
         yield "moe_layer_freq", "layers without experts between those with experts by frequency"
 
 
-_DENSE_AHEAD = {**dict.fromkeys(("axk1", "glm4_moe_lite", "hy_v3", "laguna"), 1), "flint": 2, "beam": 3}
+_DENSE_AHEAD = {
+    **dict.fromkeys(("axk1", "glm4_moe_lite", "hy_v3", "laguna", "unlimited_ocr_text"), 1),
+    "flint": 2,
+    "beam": 3,
+}
 """Layers without experts ahead of the others, of types whose configurations need not say so."""
 
 
@@ -911,6 +915,20 @@ def _beam(config: Config) -> Shape:
     return llama(config, qk_norm=True, output_gate=True, layer_norms=4, experts=_experts(config), **more)
 
 
+def _unlimited(config: Config) -> Shape:
+    """Windows that see all of a prompt and its images too, which are taken for full attention."""
+    plain = {**config, "head_dim": None, "sliding_window": None}
+    return llama(plain, experts=shared_experts(config))
+
+
+def _muse_glimmer(config: Config) -> Shape:
+    """A gate behind attention; every fourth layer, from the last one back, attends to all."""
+    count = config["num_hidden_layers"]
+    usual = ["sliding_attention" if (count - 1 - index) % 4 else "full_attention" for index in range(count)]
+    filled = {**config, "layer_types": config.get("layer_types") or usual}
+    return llama(filled, output_gate=True, layer_norms=4, mlp_bias=None)
+
+
 def _gated_unlike(config: Config) -> Iterator[tuple[str, str]]:
     if config.get("attention_bias"):
         yield "attention_bias", "biases of attention beside a gate"
@@ -1513,6 +1531,10 @@ MODEL_TYPES: dict[str, ModelType] = {
     "apertus1p5_text": ModelType(_apertus_seen, contrary=_apertus_contrary),
     "beam": _SPARSE(_beam, unlike=_gated_unlike),
     "bitnet": ModelType(_bitnet),
+    "cosmos3_edge_text": ModelType(partial(_plain, norm="rms")),
+    "granite_docling_text": ModelType(llama),
+    "muse_glimmer_text": ModelType(_muse_glimmer, unlike=_gated_unlike),
+    "unlimited_ocr_text": _SPARSE(_unlimited),
     "cohere2_moe": _SPARSE(_cohere2_moe, unlike=_prefix),
     "data2vec-text": _BERT,
     "deepseek_v32": _SPARSE(_indexed, (*LATENT, "index_n_heads", "index_head_dim"), unlike=_indexed_unlike),

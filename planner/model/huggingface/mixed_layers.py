@@ -783,6 +783,145 @@ def _hy4_unlike(config: Config) -> Iterator[tuple[str, str]]:
             yield key, f"layers of type {shown(strange[0])}"
 
 
+def _large4_picks(config: Config) -> list[str]:
+    """Which layers have an index of their own: as a list says, a word of letters, or every so many."""
+    count, given = (
+        config["num_hidden_layers"],
+        config.get("indexer_types") or config.get("index_topk_pattern"),
+    )
+    if isinstance(given, str):
+        given = [{"F": "full", "S": "shared"}[letter] for letter in given]
+    every, offset = max(config.get("index_topk_freq", 1), 1), config.get("index_skip_topk_offset", 2)
+    usual = ["shared" if max(index - offset + 1, 0) % every else "full" for index in range(count)]
+    return [str(each) for each in given or usual]
+
+
+def _large4(config: Config) -> Shape:
+    """Latent attention without low ranks of queries to the tokens that an index picks, priced as if it picked all; some
+    layers have no positions, and some take the latents of earlier ones."""
+    width, heads, count = (config[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    low, rope, plain = config["kv_lora_rank"], config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+    value, indexes, index = config["v_head_dim"], config["index_n_heads"], config["index_head_dim"]
+    every, biased = config.get("no_rope_layer_interval", 4), bool(config.get("attention_bias"))
+    turned: list[Any] = config.get("no_rope_layers") or [(number + 1) % every for number in range(count)]
+    sources = config.get("kv_source_layers") or [*range(count)]
+    dense = min(config.get("first_k_dense_replace", 1), count)
+    feeds = _named(config, "mlp_layer_types", lambda number: "dense" if number < dense else "sparse")
+    picks: tuple[Matrix, ...] = (
+        (width, indexes * index, "nothing"),
+        (width, index, "nothing"),
+        (width, indexes, "nothing"),
+    )
+    # Norms of the index, and scales of its scores by place.
+    indexed = 2 * index + 2 * width + 2 * indexes
+    kinds: list[Kind] = []
+    for number, (pick, feed) in enumerate(zip(_large4_picks(config), feeds, strict=True)):
+        turns = rope if turned[number] else 0
+        latents: tuple[Matrix, ...] = ((width, low + turns, "nothing"),) if sources[number] == number else ()
+        matrices: tuple[Matrix, ...] = (
+            (width, heads * (plain + rope), "columns"),
+            *latents,
+            (low, heads * (plain + rope - turns + value), "columns"),
+            (heads * value, width, "rows"),
+        )
+        # Scales of the scores by place, and the norm of the latents.
+        own = 2 * heads + (low + (low + turns) * biased) * bool(latents) + indexed * (pick == "full")
+        sizes = (
+            ("projections", (*(picks if pick == "full" else ()), *matrices)),
+            ("attention_other", own),
+        )
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
+    fields: dict[str, Any] = {
+        "qkv_bias": False,
+        "mlp_bias": None,
+        "kv_heads": heads,
+        "head_dim": plain + rope,
+    }
+    shape = llama({**config, "layer_types": None}, experts=shared_experts(config), **fields)
+    # A scale of each wavelength.
+    return in_blocks({**shape, "value_dim": value, "other_parameters": -(-rope // 2)}, kinds)
+
+
+def _large4_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key, known in (("indexer_types", ("full", "shared")), ("mlp_layer_types", ("dense", "sparse"))):
+        given = config.get(key)
+        strange = [each for each in given if each not in known] if isinstance(given, list) else []
+        if strange:
+            yield key, f"layers of type {shown(strange[0])}"
+    pattern = config.get("index_topk_pattern")
+    if isinstance(pattern, str) and not {*pattern} <= {"F", "S"}:
+        yield "index_topk_pattern", "layers of other letters than F and S"
+
+
+def _large4_contrary(config: Config) -> Iterator[tuple[str, str]]:
+    count, sources = config.get("num_hidden_layers"), config.get("kv_source_layers")
+    if not isinstance(count, int) or sources is None:
+        return
+    numbers = isinstance(sources, list) and all(type(each) is int for each in sources)
+    if not numbers or len(sources) != count:
+        yield "kv_source_layers", f"expected a number for each of num_hidden_layers {count}"
+    elif any(not 0 <= each <= index or sources[each] != each for index, each in enumerate(sources)):
+        yield "kv_source_layers", "expected numbers of earlier layers that have latents of their own"
+
+
+def _step3_heads(config: Config) -> tuple[list[str], list[int]]:
+    """Names of all layers, without those of modules for further tokens, and the heads of each."""
+    count, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    names = [str(each) for each in config.get("layer_types") or ["full_attention"] * count][:count]
+    older = config.get("attention_other_setting") or {}
+    near: int = config.get("num_sliding_attention_heads") or older.get("num_attention_heads") or heads
+    given = config.get("per_layer_config")
+    listed = {int(index): each for index, each in given.items()} if isinstance(given, dict) else None
+    if listed is None:
+        return names, [near if name == "sliding_attention" else heads for name in names]
+    return names, [int(listed.get(index, {}).get("num_attention_heads", heads)) for index in range(count)]
+
+
+def _step3(config: Config) -> Shape:
+    """Windows with heads of their own, a gate for each head, and a shared expert beside the others (Step 3.7)."""
+    width, head, count = config["hidden_size"], config["head_dim"], config["num_hidden_layers"]
+    names, heads = _step3_heads(config)
+    feeds, routed = config.get("mlp_layer_types"), config.get("moe_layers_enum")
+    if not isinstance(feeds, list):
+        listed = routed.split(",") if isinstance(routed, str) else routed
+        numbers = range(3, count) if listed is None else [int(each) for each in listed if str(each).strip()]
+        feeds = ["sparse" if index in numbers else "dense" for index in range(count)]
+    channels = 1 if config.get("gating", True) in (True, "per-head") else head
+    kinds: list[Kind] = []
+    for name, many, feed in zip(names, heads, feeds[:count], strict=True):
+        sizes = (
+            *(("heads", many), ("attention_other", many * channels * width)),
+            ("window", config.get("sliding_window") or 0 if name == "sliding_attention" else 0),
+        )
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
+    experts = {
+        "number": first_of(config, ("moe_num_experts", "n_routed_experts")),
+        "top_k": first_of(config, ("moe_top_k", "num_experts_per_tok")),
+        **{"ffn": config["moe_intermediate_size"], "shared_ffn": config["share_expert_dim"]},
+    }
+    plain = {**config, "layer_types": None, "sliding_window": None}
+    return in_blocks(llama(plain, qk_norm=True, experts=experts), kinds)
+
+
+def _step3_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    feeds = config.get("mlp_layer_types")
+    strange = [each for each in feeds if each not in ("dense", "sparse")] if isinstance(feeds, list) else []
+    if strange:
+        yield "mlp_layer_types", f"layers of type {shown(strange[0])}"
+    names = config.get("layer_types")
+    known = ("full_attention", "sliding_attention")
+    strange = [each for each in names if each not in known] if isinstance(names, list) else []
+    if strange:
+        yield "layer_types", f"layers of type {shown(strange[0])}"
+    given = config.get("per_layer_config")
+    others = {key for each in given.values() for key in each} if isinstance(given, dict) else set()
+    if others - {"num_attention_heads"}:
+        yield "per_layer_config", f"layers with {sorted(others - {'num_attention_heads'})[0]} of their own"
+    # Of this type transformers goes by the other name alone.
+    if config.get("num_local_experts") not in (None, config.get("n_routed_experts")):
+        yield "num_local_experts", "other numbers than n_routed_experts"
+
+
 def _dory_layers(config: Config) -> tuple[list[Any], list[int]]:
     """Names of all layers, and how many stand ahead of those that are run again, are run again, and stand behind.
 
@@ -943,6 +1082,19 @@ MIXED_LAYERS: dict[str, ModelType] = {
     **dict.fromkeys(
         ("minimax_m3", "minimax_m3_vl_text"),
         ModelType(_minimax3, (*COMMON, "head_dim", "num_key_value_heads"), experts=True),
+    ),
+    "mistral_large4_text": ModelType(
+        _large4,
+        (*LATENT, "index_n_heads", "index_head_dim", "moe_intermediate_size"),
+        _large4_unlike,
+        experts=True,
+        contrary=_large4_contrary,
+    ),
+    "step3p5": ModelType(
+        _step3,
+        (*COMMON, "head_dim", "num_key_value_heads", "moe_intermediate_size"),
+        _step3_unlike,
+        experts=True,
     ),
     "nemotron-nas": ModelType(_blocks, ("hidden_size", "num_attention_heads", "vocab_size"), _blocks_unlike),
     "openelm": ModelType(_openelm, ("vocab_size",), listed=("num_kv_heads",)),

@@ -101,7 +101,7 @@ _OTHERS: dict[str, float] = {
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), 1),
     **dict.fromkeys(("scale_emb", "lm_head_multiplier", "key_multiplier", "attention_value_scale"), 1),
     **dict.fromkeys(("attention_in_multiplier", "attention_out_multiplier"), 1),
-    **dict.fromkeys(("ssm_in_multiplier", "ssm_out_multiplier"), 1),
+    **dict.fromkeys(("ssm_in_multiplier", "ssm_out_multiplier", "qk_scale_factor", "output_multiplier"), 1),
 }
 """Keys of numbers that no runtime here has, and those that change nothing."""
 

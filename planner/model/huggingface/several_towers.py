@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planner.model.huggingface.audio import omni
+from planner.model.huggingface.audio import omni, parakeet
+from planner.model.huggingface.defaults import defaults_of
 from planner.model.huggingface.families import (
     CLIP,
     QWEN3_VISION,
@@ -20,7 +21,7 @@ from planner.model.huggingface.families import (
 from planner.model.huggingface.products import added, attention, feeds, linear, parameters, scores
 from planner.model.huggingface.speech import wav_codes
 from planner.model.huggingface.towers import HEARD_TOKENS, TowersType, conformer, no_tower
-from planner.model.huggingface.vision import patch_of, patches_of, sides
+from planner.model.huggingface.vision import patch_of, patches_of, sides, whole_layers
 from planner.ranges import LAYERS
 
 
@@ -30,7 +31,7 @@ def segmenter(vision: Config) -> tuple[list[Shape], int]:
     layers, out, window = vision["num_hidden_layers"], vision["output_channels"], vision["window_size"]
     ffn = vision.get("mlp_dim") or int(vision.get("mlp_ratio", 4.0) * width)
     (high, wide), (rows, columns) = sides(vision["image_size"]), sides(vision["patch_size"])
-    whole = len(vision["global_attn_indexes"])
+    whole = whole_layers(vision)
     near, biased = layers - whole, bool(vision.get("qkv_bias", True))
     products = [
         *linear(patches, patch_of(vision), width),
@@ -85,6 +86,137 @@ def _deepseek_ocr(config: Config, shape: Shape) -> Shape:
     products += linear(tower["outputs"], deep, text, bias=False)
     # Ends of lines, and what stands between crops and the whole.
     return {**added(shape, products, others + 2 * text), "tower": tower}
+
+
+def _unlimited(config: Config, shape: Shape) -> Shape:
+    """The same as DeepSeek-OCR has, each of them with a configuration of its own."""
+    given, text = config["vision_config"], shape["hidden"]
+    sam, clip = (
+        {**defaults_of(kind), **(given.get(key) or {})}
+        for key, kind in (
+            ("sam_config", "unlimited_ocr_sam_vision_model"),
+            ("encoder_config", "unlimited_ocr_vision_encoder"),
+        )
+    )
+    products, others = segmenter(sam)
+    patches, deep = patches_of(sam), sam["output_channels"]
+    first, second = sam["downsample_channels"]
+    products += linear(max(1, patches // 4), 9 * deep, first, bias=False)
+    products += linear(max(1, patches // 16), 9 * first, second, bias=False)
+    tower = clip_tower(clip)
+    # What SAM makes stands in place of patches.
+    tower |= {"patch": 1, "norm_last": False, "projector": (text,)}
+    others -= tower["hidden"]
+    products += linear(tower["outputs"], second, text, bias=False)
+    return {**added(shape, products, others + 2 * text), "tower": tower}
+
+
+def _lfm3(config: Config, shape: Shape) -> Shape:
+    """Gated convolutions over height and width, or grouped queries, and a gated feed-forward in each layer; four tokens
+    side by side behind a norm of each, two matrices."""
+    vision, text = config["vision_config"], shape["hidden"]
+    width, times, ffn = vision["hidden_size"], vision["num_hidden_layers"], vision["intermediate_size"]
+    heads, pairs = vision["num_attention_heads"], vision["num_key_value_heads"]
+    names = vision.get("layer_types")
+    if not isinstance(names, list):
+        names = ["conv" if index < 2 or index % 2 else "full_attention" for index in range(times)]
+    if len(names) < times or not {*names} <= {"conv", "full_attention"}:
+        raise ValueError("vision_config")
+    near = names[:times].count("conv")
+    attends, head, side = times - near, width // heads, vision["patch_size"]
+    merged, kernel = int(vision.get("spatial_merge_size", 2)) ** 2, vision.get("conv_kernel_size", 3)
+    inner = width + 2 * pairs * head
+    patch = vision.get("in_channels", 3) * int(vision.get("temporal_patch_size", 2)) * side * side
+    products = [
+        *linear(QWEN_IMAGE, patch, width, bias=False),
+        *linear(QWEN_IMAGE, width, 3 * width, bias=False, times=near),
+        *linear(QWEN_IMAGE, kernel**2, width, bias=False, times=near),
+        *linear(QWEN_IMAGE, width, inner, bias=False, times=attends),
+        *scores(QWEN_IMAGE, width, QWEN_IMAGE, times=attends),
+        *linear(QWEN_IMAGE, width, width, bias=False, times=times),
+        *feeds(QWEN_IMAGE, width, ffn, gated=True, bias=False, times=times),
+        *linear(
+            max(1, QWEN_IMAGE // merged),
+            *(merged * width, config["projector_hidden_size"], text),
+            bias=bool(config.get("projector_bias", True)),
+        ),
+    ]
+    # Norms ahead of the layers, in them, of queries and keys, and ahead of the matrices, which alone has a shift.
+    return added(shape, products, width + 2 * times * width + 2 * attends * head + 2 * width)
+
+
+def _docling(config: Config, shape: Shape) -> Shape:
+    """SigLIP without its pooling head, and two ways to the text, for few tokens and for four times as many, of which an
+    image takes the first here; what further mergers make of some layers is added to the text's."""
+    vision, text = config["vision_config"], shape["hidden"]
+    tower = siglip_tower({**vision, "vision_use_head": False})
+    width, out, factor = tower["hidden"], vision["out_hidden_size"], vision["scale_factor"]
+    given = vision.get("deepstack_visual_indexes")
+    mergers = len(given) if isinstance(given, list) else 3
+
+    def way(across: int) -> list[Shape]:
+        wide, made = across**2 * width, max(1, tower["tokens"] // across**2)
+        further = linear(made, wide, out, out, times=mergers) if mergers else []
+        return [*linear(made, wide, out, bias=False), *further]
+
+    def norms(across: int) -> int:
+        return int(mergers * 2 * across**2 * width)
+
+    (first, *products), others = way(factor), norms(factor) + 2 * width + 2 * 2 * out
+    if vision.get("use_fine_route", True):
+        others += parameters(way(factor // 2)) + norms(factor // 2)
+    if inner := config.get("density_router_hidden_size"):
+        others += width + 1 + 2 * width + (width + 1) * inner + inner + 1
+    if out != text:
+        raise ValueError("vision_config")
+    tower |= {
+        "merged": factor**2,
+        "outputs": first["tokens"],
+        "projector": (out, out),
+        "projector_bias": False,
+    }
+    return {**added(shape, products, others), "tower": tower}
+
+
+def _nemotron(config: Config, shape: Shape) -> Shape:
+    """C-RADIO, several tokens side by side, a norm and two matrices; and a conformer for sound."""
+    vision, text = config["vision_config"], shape["hidden"]
+    width, heads, ratio = vision["hidden_size"], vision["num_attention_heads"], vision.get("mlp_ratio", 4.0)
+    wide = config.get("vit_hidden_size") or config["vision_hidden_size"]
+    if wide != width or vision.get("head_dim") not in (None, width // heads):
+        raise ValueError("vision_config")
+    ffn, gated = int(width * ratio), bool(vision.get("use_swiglu_ffn"))
+    ffn = (int(ffn * 2 / 3) + 7) // 8 * 8 if gated else ffn
+    ahead = vision.get("num_cls_tokens", 3) + vision.get("num_registers", 7)
+    times, merged, patches = vision["num_hidden_layers"], _merged(config), patches_of(vision)
+    others = times * 2 * width + ahead * width + merged * width
+    others += (vision.get("video_temporal_patch_size") or 0) * patch_of(vision) * width
+    # A norm that stands behind the tower where the text predicts further tokens.
+    others += 2 * width * bool((config["text_config"].get("num_nextn_predict_layers") or 0) > 0)
+    if not vision.get("qkv_bias", True):
+        others -= times * 3 * width
+    tower: Shape = {
+        **{"layers": times, "hidden": width, "heads": heads, "ffn": ffn, "gated_mlp": gated},
+        **{"norm": "layer", "patch": patch_of(vision), "tokens": patches + ahead},
+        "positions": (vision.get("max_img_size", 2048) // vision["patch_size"]) ** 2,
+        **{"outputs": max(1, patches // merged), "merged": merged},
+        **{"projector": (config["projector_hidden_size"], text), "projector_bias": False},
+        "other_parameters": others,
+    }
+    if audio := config.get("audio_config"):
+        products, norms = parakeet(audio, HEARD_TOKENS // 2)
+        heard, inner, biased = (
+            audio[key] for key in ("hidden_size", "projection_hidden_size", "projection_bias")
+        )
+        products += linear(HEARD_TOKENS // 2, heard, inner, text, bias=bool(biased))
+        shape = added(shape, products, norms + heard)
+    return {**shape, "tower": tower}
+
+
+def _merged(config: Config) -> int:
+    """Tokens side by side, of which a configuration says what part of height and width is left."""
+    across: int = int(1 / float(config.get("downsample_ratio", 0.5)))
+    return across * across
 
 
 def _hybrid(config: Config, shape: Shape) -> Shape:
@@ -764,7 +896,25 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         ),
         whole=_molmo2,
     ),
-    "got_ocr2": TowersType(no_tower, "got_ocr2_vision", (*_SAM, "window_size"), whole=_got),
+    **{
+        kind: TowersType(no_tower, f"{kind}_vision", (*_SAM, "window_size"), whole=_got)
+        for kind in ("got_ocr2", "pp_chart2table")
+    },
+    "granite_docling": TowersType(
+        no_tower,
+        "granite_docling_vision",
+        (*CLIP, "image_size", "out_hidden_size", "scale_factor"),
+        whole=_docling,
+    ),
+    "lfm3_vl": TowersType(no_tower, "lfm3_vl_vision", (*CLIP, "num_key_value_heads"), whole=_lfm3),
+    "nemotron_h_omni": TowersType(
+        no_tower,
+        "radio",
+        (*(key for key in CLIP if key != "intermediate_size"), "image_size"),
+        optional=(("audio_config", "parakeet_encoder"),),
+        whole=_nemotron,
+    ),
+    "unlimited_ocr": TowersType(no_tower, "unlimited_ocr_vision", (), whole=_unlimited),
     **{
         kind: TowersType(
             no_tower,

@@ -55,13 +55,16 @@ def _internvl(config: Config, text: int) -> Shape:
     normed = vision.get("qk_normalization" if remote else "use_qk_norm", False)
     others = 2 * merged * width + tower["layers"] * (2 * width + 2 * width * bool(normed))
     others += width * bool(vision.get("use_mask_token") and not remote)
+    last, rms = not (remote or vision.get("use_mean_pooling", True)), vision.get("norm_type") == "rms_norm"
+    # The norm behind the layers has a shift, whatever those of the layers are.
+    others += width * (last and rms)
     placed = remote or vision.get("use_absolute_position_embeddings", True)
     biased = vision.get("qkv_bias" if remote else "attention_bias", remote)
     tower |= {
-        "norm": "rms" if vision.get("norm_type") == "rms_norm" else "layer",
+        "norm": "rms" if rms else "layer",
         **{"patch": patch_of(vision), "patch_bias": True, "class_token": True},
         **{"tokens": patches + 1, "outputs": patches // merged, "positions": (patches + 1) * bool(placed)},
-        "norm_last": not (remote or vision.get("use_mean_pooling", True)),
+        "norm_last": last,
         **{"merged": merged, "projector": (text, text), "other_parameters": others},
     }
     return _biased(tower, 2 * width + tower["ffn"] + 3 * width * bool(biased))
@@ -428,6 +431,76 @@ def _glm4v(config: Config, text: int) -> Shape:
     return _biased(tower, 3 * width * bool(vision.get("attention_bias", False)))
 
 
+def _hyperclovax(config: Config, text: int) -> Shape:
+    """That of Qwen 2.5 VL, and one more matrix."""
+    tower = qwen_tower(config["vision_config"], gated=True)
+    return {**tower, "projector": (*tower["projector"], text)}
+
+
+def _cosmos_edge(config: Config, text: int) -> Shape:
+    """SigLIP 2 without its pooling head, four tokens side by side behind a norm of each, two matrices."""
+    vision = config["vision_config"]
+    patches, merged = vision["num_patches"], int(vision.get("spatial_merge_size", 2)) ** 2
+    return {
+        **_sizes(vision),
+        **{"patch": patch_of(vision), "patch_bias": True, "norm_last": True, "positions": patches},
+        **{"tokens": patches, "outputs": max(1, patches // merged), "merged": merged},
+        **{"projector": (config["projector_hidden_size"], text), "projector_norm": True},
+    }
+
+
+def _muse_glimmer(config: Config, text: int) -> Shape:
+    """Windows in three of four layers, as large as the table of positions; four tokens side by side, three matrices."""
+    vision = config["vision_config"]
+    width, times, side = vision["hidden_size"], vision["num_hidden_layers"], vision["patch_size"]
+    window, merged = vision["pos_emb_height"] * vision["pos_emb_width"], int(vision.get("merge_size", 2)) ** 2
+    wide, inner = merged * width, config["projector_hidden_size"]
+    if config["out_hidden_size"] != wide:
+        raise ValueError("out_hidden_size")
+    names = vision.get("layer_types")
+    if isinstance(names, list):
+        near = names.count("window_attention")
+    else:
+        near = sum((index + 1) % 4 > 0 for index in range(times - 1))
+    windows: Shape = {"window": window, "window_layers": near} if near else {}
+    return {
+        **_sizes(vision),
+        **{"patch": 3 * int(vision.get("patch_temporal", 2)) * side * side, "positions": window},
+        **{"norm_first": True, "norm_last": True, "merged": merged},
+        **{"tokens": QWEN_IMAGE, "outputs": QWEN_IMAGE // merged, **windows},
+        **{"projector": (inner, inner, text), "projector_bias": False},
+    }
+
+
+def _step3(config: Config, shape: Shape) -> Shape:
+    """Scales of both residual sums; two convolutions that halve height and width, and one matrix."""
+    vision, text = config["vision_config"], shape["hidden"]
+    # Older files have other names, which count where a file has both.
+    width, times, heads = (
+        vision.get(old, vision[new])
+        for old, new in (
+            ("width", "hidden_size"),
+            ("layers", "num_hidden_layers"),
+            ("heads", "num_attention_heads"),
+        )
+    )
+    if width % heads:
+        raise ValueError("vision_config")
+    patches, ratio = patches_of(vision), vision.get("mlp_ratio", 8960 / 1536)
+    tower: Shape = {
+        **{"layers": times, "hidden": width, "heads": heads, "ffn": int(width * ratio)},
+        **{"patch": patch_of(vision), "positions": patches, "norm_first": True},
+        **{"tokens": patches, "outputs": max(1, patches // 16), "merged": 4, "projector": (text,)},
+        **{
+            "projector_bias": bool(config.get("projector_bias", False)),
+            "other_parameters": times * 2 * width,
+        },
+    }
+    convolved = linear(max(1, patches // 4), 9 * width, 2 * width)
+    convolved += linear(max(1, patches // 16), 9 * 2 * width, 4 * width)
+    return {**added(shape, convolved), "tower": tower}
+
+
 def _mllama(config: Config, shape: Shape) -> Shape:
     """Layers that attend to what a tower makes of the tiles of an image."""
     vision, text = config["vision_config"], config["text_config"]
@@ -747,6 +820,19 @@ TOWERS: dict[str, Seeing] = {
         section="audio_config",
         whole=_voxtral_realtime,
     ),
+    "cosmos3_edge": Seeing(_cosmos_edge, "cosmos3_edge_vision", (*CLIP, "num_patches")),
+    "cosmos3_omni": TowersType(qwen3_tower, "qwen3_vl_vision", QWEN3_VISION, towers=("qwen3_vl",)),
+    "glmga": Seeing(_glm4v, "glm4v_vision", (*_GLM, "image_size")),
+    "hyperclovax_vision_v2": TowersType(
+        _hyperclovax,
+        "qwen2_5_vl_vision",
+        (*("depth", "num_heads", "patch_size", "hidden_size"), "intermediate_size", "out_hidden_size"),
+        towers=("qwen2_5_vl",),
+    ),
+    "mistral_large4": Seeing(pixtral_tower, "pixtral", CLIP),
+    "muse_glimmer": Seeing(_muse_glimmer, "muse_glimmer_vision", (*CLIP, "pos_emb_height", "pos_emb_width")),
+    "qianfan_ocr": Seeing(_internvl, "qianfan_ocr_vision", _SIDED),
+    "step3p7": TowersType(no_tower, "step3p5_vision", (*CLIP, "image_size"), whole=_step3),
     "deepseek_vl": Seeing(_deepseek_vl, "siglip_vision_model", (*CLIP, "image_size")),
     "glm_ocr": Seeing(_glm_ocr, "glm_ocr_vision", (*_GLM, "image_size")),
     "ovis2": Seeing(_ovis2, "ovis2_vision", (*CLIP, "image_size", "vocab_size")),

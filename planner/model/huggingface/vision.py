@@ -132,6 +132,11 @@ def siglip2_vision(config: Config) -> Shape:
     return {**shape, "front": (front,), "other_parameters": head}
 
 
+def whole_layers(vision: Config) -> int:
+    """Layers of SAM's encoder that see all of an image; numbers of layers that it does not have name none."""
+    return len({*vision["global_attn_indexes"]} & {*range(vision["num_hidden_layers"])})
+
+
 def _sam(config: Config) -> Shape:
     """Windows in all but a few layers, tables of distances in each (arXiv:2304.02643), and a decoder of masks."""
     seen, given, mask = (config[f"{key}_config"] for key in ("vision", "prompt_encoder", "mask_decoder"))
@@ -140,7 +145,7 @@ def _sam(config: Config) -> Shape:
     placed = patches if seen.get("use_abs_pos", True) else 0
     shape = vision({**seen, "intermediate_size": ffn}, ahead=0, placed=placed)
     (high, _), (rows, _) = sides(seen["image_size"]), sides(seen["patch_size"])
-    window, whole = seen["window_size"], len(seen["global_attn_indexes"])
+    window, whole = seen["window_size"], whole_layers(seen)
     near, out = seen["num_hidden_layers"] - whole, seen["output_channels"]
     tables = 2 * (near * (2 * window - 1) + whole * (2 * (high // rows) - 1)) * (width // heads)
     # Image and prompts share a table of positions unless the configuration says otherwise.
