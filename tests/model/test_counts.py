@@ -200,6 +200,14 @@ SPEECH = {
     **{"upsample_rates": [5, 4], "upsample_kernel_sizes": [11, 8]},
 }
 HEADS: list[tuple[str, str, dict[str, Any]]] = [
+    ("axk2", "AXK2ForSequenceClassification", {"num_hidden_layers": 2, "num_labels": 3}),
+    ("gemma3", "Gemma3ForSequenceClassification", {"text_config": {"num_hidden_layers": 2}, "num_labels": 7}),
+    ("qwen3_5", "Qwen3_5ForSequenceClassification", {"num_labels": 5, "tie_word_embeddings": True}),
+    ("shieldgemma2", "ShieldGemma2ForImageClassification", {"text_config": {"num_hidden_layers": 2}}),
+    ("luke", "LukeForSequenceClassification", {"num_labels": 7, "use_entity_aware_attention": False}),
+    ("luke", "LukeModel", {"entity_emb_size": 100}),
+    ("reformer", "ReformerForSequenceClassification", {"num_labels": 7, "is_decoder": False}),
+    ("reformer", "ReformerModel", {"attn_layers": ["local", "lsh"], "axial_pos_embds": False}),
     ("omniasr_ctc", "OmniASRCTCModel", {}),
     ("canine", "CanineForTokenClassification", {"num_labels": 5, "num_hidden_layers": 2}),
     ("jina_embeddings_v3", "JinaEmbeddingsV3Model", {"num_hidden_layers": 2}),
@@ -390,6 +398,7 @@ HEARD = {
 }
 LOOK = {"hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 500}
 PADDED = {**TEXT, "pad_token_id": 0}
+ROUTED_TEXT = {**PADDED, **ROUTED, "num_hidden_layers": 4}
 SEEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "qianfan_ocr",
@@ -559,6 +568,36 @@ SEEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         },
     ),
     (
+        "glm5_next",
+        {
+            "text_config": {
+                **{**ROUTED_TEXT, "num_key_value_heads": 8, "attention_bias": True, "hc_mult": 3},
+                **{"linear_head_dim": 48, "linear_num_heads": 5, "index_kpool": 8, "q_lora_rank": 77},
+                **{"v_head_dim": 40, "indexer_types": ["full", "shared", "full", "shared"]},
+            },
+            "vision_config": {
+                **{"hidden_size": 320, "depth": 3, "num_heads": 4, "intermediate_size": 333},
+                **{"out_hidden_size": 512, "projection_intermediate_size": 444, "spatial_merge_size": 3},
+            },
+        },
+        {
+            "text_config": {
+                **{**ROUTED_TEXT, "num_key_value_heads": 8},
+                "layer_types": ["indexed_attention", "linear_attention"] * 2,
+            },
+            "vision_config": {"depth": 2, "attention_bias": False, "out_hidden_size": 512},
+        },
+    ),
+    (
+        "inkling_mm_model",
+        {
+            "text_config": {**ROUTED_TEXT, "mlp_layer_types": ["dense", "sparse"] * 2},
+            "vision_config": {"patch_size": 30, "temporal_patch_size": 4, "num_hidden_layers": 9},
+            "audio_config": {"n_mel_bins": 40, "mel_vocab_size": 100},
+        },
+        {"vision_config": {"num_hidden_layers": 6}},
+    ),
+    (
         "nemotron_h_omni",
         {
             "text_config": {"model_type": "nemotron_h", "num_nextn_predict_layers": 1, "hidden_size": 512},
@@ -617,6 +656,51 @@ SHAPED: list[tuple[str, dict[str, Any]]] = [
             },
             "tie_word_embeddings": True,
         },
+    ),
+    (
+        "axk2",
+        {
+            **{**ROUTED_TEXT, "num_key_value_heads": 8, "attention_bias": True, "gated_norm_rank": 5},
+            **{"mlp_layer_types": ["sparse", "dense", "dense", "sparse"], "q_lora_rank": 77},
+            **{"kv_lora_rank": 66, "v_head_dim": 32, "index_n_heads": 3, "tie_word_embeddings": True},
+        },
+    ),
+    ("axk2", {**ROUTED_TEXT, "num_key_value_heads": 8, "first_k_dense_replace": 3, "n_shared_experts": 3}),
+    (
+        "bailing_hybrid",
+        {
+            **{**ROUTED_TEXT, "num_key_value_heads": 8, "attention_bias": True, "q_lora_rank": 77},
+            **{"layer_group_size": 3, "head_dim": 48, "short_conv_kernel_size": 3},
+            **{"tie_word_embeddings": True, "mlp_layer_types": ["sparse", "dense", "dense", "sparse"]},
+        },
+    ),
+    (
+        "bailing_hybrid",
+        {
+            **{**ROUTED_TEXT, "num_experts": 4, "num_shared_experts": 2, "first_k_dense_replace": 1},
+            "layer_types": ["full_attention", "linear_attention", "linear_attention", "full_attention"],
+        },
+    ),
+    (
+        "inkling_text",
+        {
+            **{**ROUTED_TEXT, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 96},
+            **{"head_dim": 48, "d_rel": 7, "rel_extent": 55, "sliding_window_size": 44},
+            **{"conv_kernel_size": 3, "n_shared_experts": 3, "local_layer_ids": [0, 3]},
+            **{"dense_mlp_idx": 2, "tie_word_embeddings": True},
+        },
+    ),
+    ("inkling_text", {**ROUTED_TEXT, "dense_intermediate_size": 2000, "dense_mlp_idx": 2}),
+    *(
+        (
+            "zaya",
+            {
+                **{**PADDED, "num_experts": 8, "moe_intermediate_size": 64, "attention_bias": flag},
+                **{"lm_head_bias": flag, "router_hidden_size": 33, "cca_time0": 3, "cca_time1": 4},
+                **{"tie_word_embeddings": flag, "layer_types": ["hybrid", kind], "sliding_window": 100},
+            },
+        )
+        for flag, kind in ((True, "hybrid_sliding"), (False, "hybrid"))
     ),
     ("omniasr_ctc", {"vocab_size": 100, "audio_config": HEARD}),
     ("omniasr", {"text_config": {"model_type": "qwen2", **TEXT}, "audio_config": HEARD}),
@@ -904,6 +988,8 @@ def test_other_shapes_are_counted(tmp_path: Path, kind: str, changes: dict[str, 
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
+        ("inkling_mm_model", {"vision_config": {"num_hidden_layers": 4}}),
+        ("zaya", {"router_hidden_size": 16}),
         ("dory", {"attention_bias": True}),
         ("hy_v4", {"num_hidden_layers": 2, "indexer_types": ["full", "none"]}),
         ("hy_v4_vl", {"vision_config": {"head_dim": 32}}),

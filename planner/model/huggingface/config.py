@@ -90,6 +90,15 @@ _SEEING = (
     *("OCRForCausalLM", "Omni_Reasoning_V3"),
 )
 """The same of single ones."""
+_SEEING_HEADS: dict[str, dict[str, Head]] = {
+    **{
+        kind: {"ForSequenceClassification": Head("labels", pooled=True, bias=False)}
+        for kind in ("gemma3", "qwen3_5")
+    },
+    # Its labels are tokens.
+    "shieldgemma2": {"ForImageClassification": Head("tokens")},
+}
+"""Heads of models that see which predict no tokens, by the end of an architecture's name."""
 _GENERATING = ("ForConditionalGeneration", "MTModel", "T5WithLMHeadModel")
 """The same of encoder-decoders."""
 
@@ -411,7 +420,7 @@ _TEXTS |= {"deepseek_vl_v2": "deepseek", "minicpmv4_6": "qwen3_5_text", "minicpm
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 _TEXTS |= {"qianfan_ocr": "qwen3", "hyperclovax_vision_v2": "hyperclovax", "cosmos3_omni": "qwen3_vl_text"}
 _TEXTS |= {"glmga": "glm4v_text", "pp_chart2table": "qwen2", "lfm3_vl": "lfm3", "step3p7": "step3p5"}
-_TEXTS |= {"nemotron_h_omni": "nemotron_h"}
+_TEXTS |= {"nemotron_h_omni": "nemotron_h", "inkling_mm_model": "inkling_text", "glm5_next": "glm5_next_text"}
 _TEXTS |= {
     kind: f"{kind}_text"
     for kind in ("cosmos3_edge", "granite_docling", "mistral_large4", "muse_glimmer", "unlimited_ocr")
@@ -419,6 +428,7 @@ _TEXTS |= {
 """Type of the text where a configuration does not say it."""
 _OWN_TEXTS = (
     *("cosmos3_edge", "granite_docling", "mistral_large4", "muse_glimmer", "step3p7", "unlimited_ocr"),
+    *("glm5_next", "inkling_mm_model"),
 )
 """Types whose text transformers takes for one of their own, whatever type it says."""
 _TIED_BY_EITHER = (
@@ -439,7 +449,18 @@ _TIED_BY_EITHER = (
 """Where the configuration of the text says that embeddings are tied, they are, whatever the whole says."""
 _TIED_BY_TEXT = (*("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2.5", "llama4"),)
 """Where that of the text alone says it."""
-_NEVER_TIED = (*("cosmos3_edge", "mllama", "molmo2", "nemotron_h_omni", "omniasr", "qwen2_audio", "voxtral"),)
+_NEVER_TIED = (
+    *(
+        "cosmos3_edge",
+        "inkling_mm_model",
+        "mllama",
+        "molmo2",
+        "nemotron_h_omni",
+        "omniasr",
+        "qwen2_audio",
+        "voxtral",
+    ),
+)
 """Where they are not tied, whatever is said."""
 _TIED = {
     **dict.fromkeys(
@@ -456,7 +477,14 @@ _TIED = {
             *("aria", "glm46v", "idefics2", "idefics3", "llava_next", "mllama", "qwen2_audio", "smolvlm"),
             *("video_llava", "vipllava", "voxtral", "glm_ocr", "qwen2_5_omni_thinker"),
             *("audioflamingo3", "musicflamingo"),
-            *("qwen3_omni_moe_thinker", "video_llama_3", "cosmos3_omni", "glmga", "mistral_large4"),
+            *(
+                "qwen3_omni_moe_thinker",
+                "video_llama_3",
+                "cosmos3_omni",
+                "glm5_next",
+                "glmga",
+                "mistral_large4",
+            ),
             *("muse_glimmer", "qianfan_ocr", "step3p7", "unlimited_ocr"),
         ),
         False,
@@ -477,7 +505,7 @@ _FURTHER |= {"audio_config": "qwen2_5_omni_audio_encoder", "vq_config": "janus_v
 _FURTHER |= {"high_res_vision_config": "sam_vision_model", "projector_config": "blip_2_qformer"}
 """Type of what stands beside the text and its tower, by its key."""
 _OWN_FURTHER = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
-_OWN_FURTHER |= {"apertus1p5": "wavtokenizer_encoder"}
+_OWN_FURTHER |= {"apertus1p5": "wavtokenizer_encoder", "inkling_mm_model": "inkling_audio"}
 _OWN_FURTHER |= {"phi4_multimodal": "phi4_multimodal_audio", "gemma3n": "gemma3n_audio"}
 _FURTHER |= {"adapter_config": "molmo2_adapter"}
 _OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
@@ -593,7 +621,7 @@ def _tower_problems(document: Document, beside: Seeing) -> list[Problem]:
             f"expected {SEES}",
         )
         for index, name in enumerate(names if isinstance(names, list) else [])
-        if not str(name).endswith((SEES, *_SEEING))
+        if not str(name).endswith((SEES, *_SEEING, *_SEEING_HEADS.get(own, ())))
     ]
     problems += _out_of_range(tower, beside.needed)
     for key, needed in beside.further if isinstance(beside, TowersType) else ():
@@ -637,9 +665,12 @@ def _with_tower(shape: Shape, document: Document) -> Shape:
     if isinstance(tied, bool) and kind not in _TIED_BY_TEXT:
         tied = tied or (kind in _TIED_BY_EITHER and shape["tied_embeddings"])
         shape = {**shape, "tied_embeddings": tied}
-    beside = BESIDE.get(str(config.get("model_type")))
+    beside, names = BESIDE.get(str(config.get("model_type"))), config.get("architectures")
     if beside is None:
         return shape
+    first = next(iter(names), None) if isinstance(names, list) else None
+    if (head := head_of(str(first), _SEEING_HEADS.get(kind, {}))) is not None:
+        shape = with_head(shape, head, config)
     if isinstance(beside, TowersType) and beside.whole is not None:
         return beside.whole(config, shape)
     return {**shape, "tower": beside.build(config, shape["hidden"])}

@@ -705,7 +705,14 @@ ENCODER_HEADS: dict[str, dict[str, Head]] = {
         **EACH,
     },
     "perceiver": {"ForMaskedLM": Head("shape")},
-    "reformer": {"ModelWithLMHead": Head("tokens")},
+    "reformer": {
+        "Model": Head(0),
+        "ModelWithLMHead": Head("tokens"),
+        # A matrix takes both streams.
+        "ForSequenceClassification": Head(
+            "labels", pooled=True, more=lambda config: (2 * config["hidden_size"] + 1) * config["hidden_size"]
+        ),
+    },
     "convbert": {"Model": Head(0), **SEQUENCES, **EACH},
     "lilt": {"Model": Head(0, dense=1), **SEQUENCES, **EACH},
     "mobilebert": {

@@ -94,7 +94,7 @@ HEADS: dict[str, dict[str, Head]] = {
         "ForCausalImageModeling": Head("shape"),
         "ForImageClassification": Head("labels", pooled=True, bias=False),
     },
-    "luke": {},
+    "luke": {**NONE, "ForSequenceClassification": Head("labels", pooled=True)},
     "visual_bert": {**NONE, "ForPreTraining": Head("tokens", pair=True)},
     "electra": {**PLAIN, "ForPreTraining": Head(1, dense=1)},
     "layoutlm": {**PLAIN, "ForSequenceClassification": Head("labels", pooled=True)},
@@ -244,8 +244,17 @@ def far_outputs(config: Config) -> int:
     return int(config["vocab_size"]) * (width - narrow) - narrow * width
 
 
+def _entities(config: Config) -> int:
+    """What predicts entities (LUKE)."""
+    width, narrow = int(config["hidden_size"]), int(config.get("entity_emb_size") or config["hidden_size"])
+    return int(config["entity_vocab_size"]) + narrow * (width + 3)
+
+
 _GONE: dict[str, Callable[[Config], int]] = {
     "mobilebert": far_outputs,
+    "luke": _entities,
+    # Outputs of the second stream, and a bias.
+    "reformer": lambda config: int(config["vocab_size"] * (config["hidden_size"] + 1)),
     "rembert": wide_outputs,
     "albert": lambda config: _generator({"embedding_size": 128, **config}),
     "electra": _generator,

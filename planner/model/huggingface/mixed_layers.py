@@ -10,6 +10,8 @@ from planner.files.fields import figure
 from planner.files.messages import shown
 from planner.model.huggingface.families import (
     COMMON,
+    EXPERT_COUNTS,
+    EXPERT_PICKS,
     LATENT,
     Config,
     Kind,
@@ -735,6 +737,184 @@ def _axk1(config: Config) -> Shape:
     return {**shape, "other_parameters": routed * config["hidden_size"]}
 
 
+def _axk2(config: Config) -> Shape:
+    """Latent attention with a gate, to the tokens that an index picks, priced as if it picked all; thin matrices scale
+    what norms make, in layers with experts behind attention too."""
+    width, heads, rank = (config[key] for key in ("hidden_size", "num_attention_heads", "q_lora_rank"))
+    low, rope, plain = config["kv_lora_rank"], config["qk_rope_head_dim"], config["qk_nope_head_dim"]
+    value, indexes, index = config["v_head_dim"], config["index_n_heads"], config["index_head_dim"]
+    thin, first = config.get("gated_norm_rank", 16), config.get("first_k_dense_replace", 1)
+    feeds = _named(config, "mlp_layer_types", lambda number: "dense" if number < first else "sparse")
+    scaled: tuple[Matrix, ...] = ((width, thin, "nothing"), (thin, width, "nothing"))
+    matrices: tuple[Matrix, ...] = (
+        (rank, indexes * index, "nothing"),
+        (width, index, "nothing"),
+        (width, indexes, "nothing"),
+        (width, rank, "nothing"),
+        # Queries beside the gate, of what the low rank is ahead of its norm and behind it.
+        (2 * rank, heads * (plain + rope + value), "columns"),
+        (width, low + rope, "nothing"),
+        (low, heads * (plain + value), "columns"),
+        (heads * value, width, "rows"),
+    )
+    kinds: list[Kind] = []
+    for feed in feeds:
+        times = 2 if feed == "sparse" else 1
+        sizes = (("projections", (*times * scaled, *matrices)), ("attention_other", 2 * index))
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
+    plain_config = {**config, "layer_types": None}
+    return in_blocks(latent_shape(plain_config, mlp_bias=None, experts=shared_experts(config)), kinds)
+
+
+def _axk2_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("mlp_layer_types") is None:
+        yield from mixed_dense(config)
+
+
+def _bailing_hybrid(config: Config) -> Shape:
+    """Delta attention with decays by channel beside latent attention with a gate for each head (Ling 3)."""
+    width, count = config["hidden_size"], config["num_hidden_layers"]
+    heads = config.get("linear_num_heads") or config["num_attention_heads"]
+    head = config.get("linear_head_dim") or config["head_dim"]
+    inner = heads * head
+    # Gates and decays are made by whole matrices, for which those of a rank with as many parameters stand.
+    rank = width * inner // (width + inner)
+    state = {
+        **{"kind": "delta", "heads": heads, "head_dim": head, "groups": heads, "size": head, "rank": rank},
+        "conv": config.get("linear_conv_kernel_dim") or config["short_conv_kernel_size"],
+        **{"conv_bias": False, "chunk": 64},
+    }
+    every = config.get("layer_group_size", 6)
+    named = _named(
+        config,
+        "layer_types",
+        lambda index: "linear_attention" if (index + 1) % every else "full_attention",
+    )
+    left = named.count("linear_attention") * 2 * (width * inner - rank * (width + inner))
+    filled = {**config, "layer_types": named}
+    gates = config["num_attention_heads"] * width
+    shape = latent_shape(filled, mlp_bias=None, experts=shared_experts(config), attention_other=gates)
+    # Its output layer is never tied, whatever the configuration says.
+    shape |= {"state": state, "other_parameters": left, "tied_embeddings": False}
+    feeds = _named(
+        config,
+        "mlp_layer_types",
+        lambda index: "dense" if index < config.get("first_k_dense_replace", 2) else "sparse",
+    )
+    kinds = [
+        (mixer, "experts" if feed == "sparse" else "dense")
+        for mixer, feed in zip(mixers_of({**filled, "num_hidden_layers": count}), feeds, strict=True)
+    ]
+    return in_blocks(shape, kinds)
+
+
+def _zaya(config: Config) -> Shape:
+    """Queries and keys behind two convolutions (arXiv:2510.04476), a router with layers of its own, and an expert that
+    does nothing; scales and shifts of both residual sums."""
+    width, heads, pairs = (
+        config[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    )
+    head, count, inner = config["head_dim"], config["num_hidden_layers"], config["router_hidden_size"]
+    number, (first, second) = config["num_experts"], (config["cca_time0"], config["cca_time1"])
+    if inner <= number or pairs * head % 2:
+        raise ValueError("router_hidden_size")
+    channels = (heads + pairs) * head
+    matrices: tuple[Matrix, ...] = (
+        # What the router takes beyond one matrix to the experts.
+        (width, inner - number, "nothing"),
+        *2 * ((inner, inner, "nothing"),),
+        (inner, number + 1, "nothing"),
+        (width, (heads + 2 * pairs) * head, "columns"),
+        (second * head, channels, "columns"),
+        (heads * head, width, "rows"),
+    )
+    own = channels * (first + 1) + channels + pairs + 8 * width + 4 * inner
+    names = config.get("layer_types") or ["hybrid"] * count
+    near = names.count("hybrid_sliding")
+    windows: Shape = {"window": config["sliding_window"]} if near else {}
+    windows |= {"window_layers": near} if 0 < near < count else {}
+    plain = {**config, "layer_types": None, "sliding_window": None}
+    experts = {
+        "number": number,
+        "top_k": config["num_experts_per_tok"],
+        "ffn": config["moe_intermediate_size"],
+    }
+    shape = llama(plain, tied=True, mlp_bias=None, experts=experts, projections=matrices, attention_other=own)
+    return {
+        **{**shape, **windows, "head_bias": bool(config.get("lm_head_bias", False))},
+        # Of the embedding, and of what the router of the layer ahead made.
+        "other_parameters": 2 * width + (count - 1) * inner,
+    }
+
+
+def _zaya_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    names = config.get("layer_types")
+    known = ("hybrid", "hybrid_sliding")
+    strange = [each for each in names if each not in known] if isinstance(names, list) else []
+    if strange:
+        yield "layer_types", f"layers of type {shown(strange[0])}"
+    elif isinstance(names, list) and "hybrid_sliding" in names and not config.get("sliding_window"):
+        yield "sliding_window", "windows of no size"
+
+
+def _inkling(config: Config) -> Shape:
+    """Windows with heads of their own; convolutions of each channel behind keys, values, attention and feed-forward;
+    biases by distance that each token makes, and a router that weighs the shared experts too."""
+    width, count, kernel = config["hidden_size"], config["num_hidden_layers"], config["conv_kernel_size"]
+    window, near = config["sliding_window_size"], config.get("local_layer_ids")
+    names = _named(
+        config,
+        "layer_types",
+        lambda index: (
+            "hybrid_sliding" if (index in near if near is not None else (index + 1) % 6) else "hybrid"
+        ),
+    )
+    first = config.get("dense_mlp_idx", 0)
+    feeds = _named(config, "mlp_layer_types", lambda index: "dense" if index < first else "sparse")
+    ffn, routed = config["intermediate_size"], config["moe_intermediate_size"]
+    if config.get("dense_intermediate_size") is not None:
+        ffn, routed = config["dense_intermediate_size"], ffn
+    shared, kinds = config["n_shared_experts"], []
+    for name, feed in zip(names, feeds, strict=True):
+        slides = name == "hybrid_sliding"
+        heads, pairs, head = (
+            config[f"swa_{key}" if slides else key]
+            for key in ("num_attention_heads", "num_key_value_heads", "head_dim")
+        )
+        reach, sparse = window if slides else config["rel_extent"], feed == "sparse"
+        matrices: tuple[Matrix, ...] = (
+            (width, (heads + 2 * pairs) * head, "columns"),
+            (width, heads * config["d_rel"], "columns"),
+            (heads * head, width, "rows"),
+        )
+        # The scale of the feed-forward, or of the router.
+        own = config["d_rel"] * reach + 2 * kernel * (pairs * head + width) + 1 + shared * width * sparse
+        sizes = (
+            *(("heads", heads), ("kv_heads", pairs), ("head_dim", head), ("projections", matrices)),
+            *(("attention_other", own), ("window", window if slides else 0)),
+        )
+        kinds.append(("attention", "experts" if sparse else "dense", sizes))
+    experts = {
+        **{"number": first_of(config, EXPERT_COUNTS), "top_k": first_of(config, EXPERT_PICKS)},
+        **{"ffn": routed, "shared_ffn": shared * routed},
+    }
+    plain = {**config, "layer_types": None, "sliding_window": None, "intermediate_size": ffn}
+    fields: dict[str, Any] = {"qkv_bias": False, "out_bias": None, "mlp_bias": None, "qk_norm": True}
+    shape = llama(plain, experts=experts, **fields)
+    return in_blocks({**shape, "embedding_norm": True, "tied_embeddings": False}, kinds[:count])
+
+
+def _inkling_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    for key, known in (
+        ("layer_types", ("hybrid", "hybrid_sliding")),
+        ("mlp_layer_types", ("dense", "sparse")),
+    ):
+        given = config.get(key)
+        strange = [each for each in given if each not in known] if isinstance(given, list) else []
+        if strange:
+            yield key, f"layers of type {shown(strange[0])}"
+
+
 def _hy4(config: Config) -> Shape:
     """Latent attention with a gate and sinks to the tokens that an index picks, priced as if it picked all; some layers
     take what the last index picked (arXiv:2603.12201). Several residual streams."""
@@ -783,7 +963,61 @@ def _hy4_unlike(config: Config) -> Iterator[tuple[str, str]]:
             yield key, f"layers of type {shown(strange[0])}"
 
 
-def _large4_picks(config: Config) -> list[str]:
+def _glm5(config: Config) -> Shape:
+    """Delta attention with decays by channel beside latent attention without positions to the tokens that an index
+    picks of pools, priced as if it picked all; several residual streams (GLM 5.3 Flash)."""
+    width, heads, count = (config[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    rank, low, plain = config["q_lora_rank"], config["kv_lora_rank"], config["qk_nope_head_dim"]
+    value, indexes, index = config["v_head_dim"], config["index_n_heads"], config["index_head_dim"]
+    ways, biased = config.get("hc_mult", 4), bool(config.get("attention_bias"))
+    given = config.get("linear_attn_config") or {}
+    head = given.get("head_dim") or config["linear_head_dim"]
+    own_heads = given.get("num_heads") or config["linear_num_heads"]
+    state = {
+        **{"kind": "delta", "heads": own_heads, "head_dim": head, "groups": own_heads, "size": head},
+        "conv": given.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"],
+        **{"rank": head, "conv_bias": False, "chunk": 64},
+    }
+    names = _named(config, "layer_types", lambda number: "" if number % 4 == 3 else "linear_attention")
+    feeds = _named(config, "mlp_layer_types", lambda number: "dense" if number < 3 else "sparse")
+    mixed = (2 + ways) * ways
+    streams: tuple[Matrix, ...] = 2 * ((ways * width, mixed, "nothing"),)
+    picks: tuple[Matrix, ...] = (
+        (rank, indexes * index, "nothing"),
+        *2 * ((width, index, "nothing"),),
+        (width, indexes, "nothing"),
+    )
+    matrices: tuple[Matrix, ...] = (
+        (width, rank, "nothing"),
+        (rank, heads * plain, "columns"),
+        (width, low, "nothing"),
+        (low, heads * (plain + value), "columns"),
+        (heads * value, width, "rows"),
+    )
+    kinds: list[Kind] = []
+    for name, pick, feed in zip(names, _picks(config), feeds, strict=True):
+        routed = "experts" if feed == "sparse" else "dense"
+        if name == "linear_attention":
+            kinds.append(("state", routed))
+            continue
+        own = 2 * (mixed + 3) + (rank + low) * (1 + biased)
+        own += (2 + config.get("index_kpool", 16)) * index * (pick == "full")
+        projections = (*streams, *(picks if pick == "full" else ()), *matrices)
+        kinds.append(("attention", routed, (("projections", projections), ("attention_other", own))))
+    fields: dict[str, Any] = {"qkv_bias": False, "mlp_bias": None, "kv_heads": heads, "head_dim": plain}
+    shape = llama({**config, "layer_types": None}, experts=shared_experts(config), state=state, **fields)
+    # Streams of the layers that carry a state.
+    others = names[:count].count("linear_attention") * 2 * (mixed * (ways * width + 1) + 3)
+    return in_blocks({**shape, "value_dim": value, "other_parameters": others}, kinds)
+
+
+def _glm5_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    yield from _picks_unlike(config)
+    if config.get("qk_rope_head_dim"):
+        yield "qk_rope_head_dim", "rotary positions of this type"
+
+
+def _picks(config: Config) -> list[str]:
     """Which layers have an index of their own: as a list says, a word of letters, or every so many."""
     count, given = (
         config["num_hidden_layers"],
@@ -815,7 +1049,7 @@ def _large4(config: Config) -> Shape:
     # Norms of the index, and scales of its scores by place.
     indexed = 2 * index + 2 * width + 2 * indexes
     kinds: list[Kind] = []
-    for number, (pick, feed) in enumerate(zip(_large4_picks(config), feeds, strict=True)):
+    for number, (pick, feed) in enumerate(zip(_picks(config), feeds, strict=True)):
         turns = rope if turned[number] else 0
         latents: tuple[Matrix, ...] = ((width, low + turns, "nothing"),) if sources[number] == number else ()
         matrices: tuple[Matrix, ...] = (
@@ -842,7 +1076,7 @@ def _large4(config: Config) -> Shape:
     return in_blocks({**shape, "value_dim": value, "other_parameters": -(-rope // 2)}, kinds)
 
 
-def _large4_unlike(config: Config) -> Iterator[tuple[str, str]]:
+def _picks_unlike(config: Config) -> Iterator[tuple[str, str]]:
     for key, known in (("indexer_types", ("full", "shared")), ("mlp_layer_types", ("dense", "sparse"))):
         given = config.get(key)
         strange = [each for each in given if each not in known] if isinstance(given, list) else []
@@ -1015,6 +1249,40 @@ _HEADED = ("hidden_size", "num_attention_heads", "vocab_size")
 
 MIXED_LAYERS: dict[str, ModelType] = {
     "axk1": ModelType(_axk1, LATENT, mixed_dense, experts=True),
+    "axk2": ModelType(
+        _axk2,
+        (*LATENT, "q_lora_rank", "index_n_heads", "index_head_dim", "moe_intermediate_size"),
+        _axk2_unlike,
+        experts=True,
+    ),
+    "bailing_hybrid": ModelType(
+        _bailing_hybrid,
+        (*LATENT, "head_dim", "moe_intermediate_size"),
+        experts=True,
+    ),
+    "glm5_next_text": ModelType(
+        _glm5,
+        (
+            *(*COMMON, "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim", "index_n_heads"),
+            *("index_head_dim", "moe_intermediate_size", "hc_mult"),
+        ),
+        _glm5_unlike,
+        experts=True,
+        # Its width is that of what is rotated, which is nothing.
+        listed=("head_dim",),
+    ),
+    "inkling_text": ModelType(
+        _inkling,
+        (*COMMON, "head_dim", "num_key_value_heads", "moe_intermediate_size"),
+        _inkling_unlike,
+        experts=True,
+    ),
+    "zaya": ModelType(
+        _zaya,
+        (*COMMON[:3], "vocab_size", "head_dim", "num_key_value_heads", "moe_intermediate_size"),
+        _zaya_unlike,
+        experts=True,
+    ),
     "deci": ModelType(_deci),
     "deepseek_v4": ModelType(
         _deepseek4,
@@ -1086,7 +1354,7 @@ MIXED_LAYERS: dict[str, ModelType] = {
     "mistral_large4_text": ModelType(
         _large4,
         (*LATENT, "index_n_heads", "index_head_dim", "moe_intermediate_size"),
-        _large4_unlike,
+        _picks_unlike,
         experts=True,
         contrary=_large4_contrary,
     ),

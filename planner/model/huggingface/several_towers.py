@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from math import log
 
 from planner.model.huggingface.audio import omni, parakeet
 from planner.model.huggingface.defaults import defaults_of
@@ -211,6 +213,63 @@ def _nemotron(config: Config, shape: Shape) -> Shape:
         products += linear(HEARD_TOKENS // 2, heard, inner, text, bias=bool(biased))
         shape = added(shape, products, norms + heard)
     return {**shape, "tower": tower}
+
+
+def _inkling(config: Config, shape: Shape) -> Shape:
+    """No attention: matrices fold the pixels of a patch together, step by step; sound is the sum of a row of a table
+    for each of its frequencies."""
+    vision, audio, text = config["vision_config"], config["audio_config"], shape["hidden"]
+    products, norms = _folded(vision, text)
+    heard = audio["n_mel_bins"] * audio["mel_vocab_size"] * text + text
+    return added(shape, products, norms + text + heard)
+
+
+def _folded(vision: Config, text: int) -> tuple[list[Shape], int]:
+    """Matrices of a patch, and the norms behind all of them but the last one."""
+    side, deep = int(vision["patch_size"]), int(vision["temporal_patch_size"])
+    channels = int(vision.get("num_channels", 3))
+    # The first of both names counts where a file has them.
+    times: int = vision.get("n_layers") or vision["num_hidden_layers"]
+    # (frames, pixels on a side, channels) of each step, from a single pixel to the whole patch.
+    scales, across, frames = [(1, 1, channels)], 1, 1
+    for prime in _primes(side):
+        across *= prime
+        scales.append((1, across, 64 * -(-(across**2) * channels // 64)))
+    for prime in _primes(deep):
+        frames *= prime
+        scales.append((frames, across, 64 * across**2 * channels * frames))
+    if times < len(scales):
+        raise ValueError("vision_config")
+    whole = log(side**2 * deep * channels)
+    sizes = [log(frames * across**2) for frames, across, _ in scales]
+    steps = [
+        min(range(len(scales)), key=lambda index: abs(whole * layer / times - sizes[index]))
+        for layer in range(times + 1)
+    ]
+    steps = [0, *steps[1:-1], len(scales) - 1]
+    products: list[Shape] = []
+    norms = 0
+    for layer, (start, end) in enumerate(pairwise(steps)):
+        (frames, across, inputs), (more, wider, outputs) = scales[start], scales[end]
+        last = layer == times - 1
+        folded = more // frames * (wider // across) ** 2
+        places = SOFT_TOKENS * (deep // more) * (side // wider) ** 2
+        products += linear(places, inputs * folded, text if last else outputs, bias=False)
+        norms += 0 if last else outputs
+    return products, norms
+
+
+def _primes(number: int) -> list[int]:
+    """Prime factors, the largest first."""
+    factors: list[int] = []
+    divisor = 2
+    while number > 1:
+        if number % divisor:
+            divisor += 1
+        else:
+            factors.insert(0, divisor)
+            number //= divisor
+    return factors
 
 
 def _merged(config: Config) -> int:
@@ -905,6 +964,13 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         "granite_docling_vision",
         (*CLIP, "image_size", "out_hidden_size", "scale_factor"),
         whole=_docling,
+    ),
+    "inkling_mm_model": TowersType(
+        no_tower,
+        "inkling_vision",
+        ("patch_size", "temporal_patch_size", "num_hidden_layers"),
+        further=(("audio_config", ("n_mel_bins", "mel_vocab_size")),),
+        whole=_inkling,
     ),
     "lfm3_vl": TowersType(no_tower, "lfm3_vl_vision", (*CLIP, "num_key_value_heads"), whole=_lfm3),
     "nemotron_h_omni": TowersType(

@@ -357,7 +357,7 @@ def _glm_ocr(config: Config, text: int) -> Shape:
     """GLM 4.1V's with rotary positions alone, norms of queries and keys, and another width of the last feed-forward."""
     vision = config["vision_config"]
     width, out, times = vision["hidden_size"], vision["out_hidden_size"], vision["depth"]
-    inner = out * vision.get("in_channels", 3)
+    inner = vision.get("projection_intermediate_size") or out * vision.get("in_channels", 3)
     tower = _glm4v({"vision_config": {**vision, "attention_bias": False}}, text)
     others = 3 * out + out * inner + times * 2 * (width // vision["num_heads"])
     made = {"ffn": vision["intermediate_size"], "positions": 0, "norm_first": False}
@@ -822,6 +822,7 @@ TOWERS: dict[str, Seeing] = {
     ),
     "cosmos3_edge": Seeing(_cosmos_edge, "cosmos3_edge_vision", (*CLIP, "num_patches")),
     "cosmos3_omni": TowersType(qwen3_tower, "qwen3_vl_vision", QWEN3_VISION, towers=("qwen3_vl",)),
+    "glm5_next": Seeing(_glm_ocr, "glm5_next_vision", (*_GLM, "image_size", "projection_intermediate_size")),
     "glmga": Seeing(_glm4v, "glm4v_vision", (*_GLM, "image_size")),
     "hyperclovax_vision_v2": TowersType(
         _hyperclovax,
