@@ -208,6 +208,14 @@ HEADS: list[tuple[str, str, dict[str, Any]]] = [
     ("luke", "LukeModel", {"entity_emb_size": 100}),
     ("reformer", "ReformerForSequenceClassification", {"num_labels": 7, "is_decoder": False}),
     ("reformer", "ReformerModel", {"attn_layers": ["local", "lsh"], "axial_pos_embds": False}),
+    *(
+        (kind, f"{begins}{ending}", {"num_labels": 7})
+        for kind, begins in (("modernvbert", "ModernVBert"), ("ultravbert", "UltraVBert"))
+        for ending in ("Model", "ForSequenceClassification", "ForTokenClassification")
+    ),
+    ("ultrabert", "UltrabertModel", {"num_hidden_layers": 2}),
+    ("ultrabert", "UltrabertForSequenceClassification", {"num_hidden_layers": 2, "num_labels": 7}),
+    ("ultrabert", "UltrabertForQuestionAnswering", {"num_hidden_layers": 2}),
     ("omniasr_ctc", "OmniASRCTCModel", {}),
     ("canine", "CanineForTokenClassification", {"num_labels": 5, "num_hidden_layers": 2}),
     ("jina_embeddings_v3", "JinaEmbeddingsV3Model", {"num_hidden_layers": 2}),
@@ -597,6 +605,21 @@ SEEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         },
         {"vision_config": {"num_hidden_layers": 6}},
     ),
+    *(
+        (
+            kind,
+            {
+                "text_config": {"model_type": text, **PADDED, "num_key_value_heads": 8, **more},
+                "vision_config": {"model_type": "siglip_vision_model", **LOOK, "vision_use_head": False},
+                "pixel_shuffle_factor": 2,
+            },
+            {"vision_config": {"model_type": "siglip_vision_model", **LOOK}},
+        )
+        for kind, text, more in (
+            ("modernvbert", "modernbert", {"decoder_bias": False}),
+            ("ultravbert", "ultrabert", {"prediction_head_size": 99}),
+        )
+    ),
     (
         "nemotron_h_omni",
         {
@@ -701,6 +724,48 @@ SHAPED: list[tuple[str, dict[str, Any]]] = [
             },
         )
         for flag, kind in ((True, "hybrid_sliding"), (False, "hybrid"))
+    ),
+    (
+        "dots3_note_text",
+        {
+            **{**ROUTED_TEXT, "num_key_value_heads": 8, "attention_bias": True, "n_shared_experts": 2},
+            **{"shared_experts_intermediate_size": 77, "q_lora_rank": 66, "kv_lora_rank": 55},
+            **{"index_n_heads": 3, "index_head_dim": 64, "moe_layer_freq": [1, 1, 0, 1]},
+            **{"swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_q_lora_rank": 88},
+            **{"swa_qk_nope_head_dim": 100, "tie_word_embeddings": True},
+        },
+    ),
+    *(
+        ("dots3_note_text", {**ROUTED_TEXT, "num_key_value_heads": 8, "use_dsa": flag, **more})
+        for flag, more in (
+            (True, {"layer_types": ["full_attention", "sliding_attention"] * 2}),
+            (False, {"use_sliding_window": False}),
+            (False, {"first_k_dense_replace": 0, "moe_layer_freq": 2}),
+        )
+    ),
+    *(
+        (
+            "lasr_ctc",
+            {
+                "vocab_size": 99,
+                "encoder_config": {
+                    **{**LOOK, "attention_bias": flag, "convolution_bias": not flag, "conv_kernel_size": 16},
+                    **{
+                        "num_mel_bins": 64,
+                        "subsampling_conv_channels": 100,
+                        "subsampling_conv_kernel_size": 3,
+                    },
+                },
+            },
+        )
+        for flag in (True, False)
+    ),
+    (
+        "ultrabert",
+        {
+            **{**PADDED, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+            **{"prediction_head_size": 99, "attention_windows": [64, 0]},
+        },
     ),
     ("omniasr_ctc", {"vocab_size": 100, "audio_config": HEARD}),
     ("omniasr", {"text_config": {"model_type": "qwen2", **TEXT}, "audio_config": HEARD}),

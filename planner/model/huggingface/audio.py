@@ -203,6 +203,38 @@ def _parakeet(config: Config) -> Shape:
     return added(shape, products)
 
 
+def _lasr(config: Config) -> Shape:
+    """The same with rotary positions, norms without shifts, and two convolutions over time alone."""
+    given = config["encoder_config"]
+    width, channels, kernel = (
+        given[key] for key in ("hidden_size", "subsampling_conv_channels", "subsampling_conv_kernel_size")
+    )
+    heads, stride, bins = (
+        given["num_attention_heads"],
+        given["subsampling_conv_stride"],
+        given["num_mel_bins"],
+    )
+    if given.get("num_key_value_heads") not in (None, heads):
+        raise ValueError("encoder_config")
+    biased, convolved = bool(given.get("attention_bias", False)), bool(given.get("convolution_bias", False))
+    tokens = max(1, SECONDS * 100 // stride**2)
+    kinds = (("none", "dense"), ("attention", "none"), ("state", "none"), ("none", "dense"))
+    state = {"kind": "conv", "head_dim": width, "conv": given["conv_kernel_size"], "gates": 1}
+    shape = {
+        **{"kind": "encoder", "layers": given["num_hidden_layers"], "hidden": width, "heads": heads},
+        **{"ffn": given["intermediate_size"], "vocab": 1, "tied_embeddings": False, "labels": 0},
+        # The last norm of a layer and that of the convolution, which alone has a shift.
+        **{"norm": "rms", "attention_other": 3 * width},
+        **dict.fromkeys(("qkv_bias", "output_bias", "mlp_bias"), biased),
+        "block": tuple({"mixer": mixer, "feed_forward": feeds} for mixer, feeds in kinds),
+        "state": {**state, "bias": convolved, "conv_bias": convolved},
+        "front": ({"inputs": channels, "outputs": width, "tokens": tokens},),
+        "sequence_length": tokens,
+    }
+    products = linear(tokens * stride**2, bins, width) + linear(tokens * stride, kernel * width, width)
+    return added(shape, products + linear(tokens, kernel * width, channels))
+
+
 def _halved(given: Config, tokens: int) -> list[Shape]:
     """Convolutions that halve frequencies and time, and leave so many tokens."""
     factor, bins, kernel = (
@@ -295,6 +327,7 @@ AUDIO: dict[str, ModelType] = {
         contrary=_omni_contrary,
     ),
     "parakeet_ctc": ModelType(_parakeet, ("vocab_size",), parts=(("encoder_config", "parakeet_encoder"),)),
+    "lasr_ctc": ModelType(_lasr, ("vocab_size",), parts=(("encoder_config", "lasr_encoder"),)),
     "sew-d": ModelType(_sew_d, (*_SIZES, "max_position_embeddings"), _sew_d_unlike),
     "wav2vec2-conformer": ModelType(_conformed, _SIZES, _conformed_unlike),
     "sew": ModelType(_sew, _SIZES, _sew_unlike),
@@ -307,11 +340,12 @@ _HEADS = {
     "ForSequenceClassification": Head("labels", pooled=True, more=_projected, width="classifier_proj_size"),
     "ForAudioFrameClassification": Head("labels", more=_weights),
 }
+_CTC = {"ForCTC": Head("vocab_size")}
 AUDIO_HEADS: dict[str, dict[str, Head]] = {
     **dict.fromkeys(AUDIO, _HEADS),
     "omniasr_audio": {"Model": Head(0)},
     "omniasr_ctc": {"Model": Head(0), "ForCTC": Head("vocab_size")},
-    "parakeet_ctc": {"ForCTC": Head("vocab_size")},
+    **dict.fromkeys(("lasr_ctc", "parakeet_ctc"), _CTC),
     **{
         kind: {**_HEADS, "ForPreTraining": Head(0, more=_quantised)}
         for kind in ("wav2vec2", "wav2vec2-conformer")

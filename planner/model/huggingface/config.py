@@ -90,11 +90,25 @@ _SEEING = (
     *("OCRForCausalLM", "Omni_Reasoning_V3"),
 )
 """The same of single ones."""
+
+
+def _squared(config: Config) -> int:
+    """The square layer ahead of tokens, and its norm without a shift."""
+    return int(config["hidden_size"] * (config["hidden_size"] + 1))
+
+
+_SEEN_WORDS = {
+    "ForMaskedLM": Head("tokens"),
+    "ForSequenceClassification": Head("labels", pooled=True),
+    "ForTokenClassification": Head("labels"),
+}
 _SEEING_HEADS: dict[str, dict[str, Head]] = {
     **{
         kind: {"ForSequenceClassification": Head("labels", pooled=True, bias=False)}
         for kind in ("gemma3", "qwen3_5")
     },
+    "modernvbert": {**_SEEN_WORDS, "Model": Head(0, more=lambda config: -_squared(config["text_config"]))},
+    "ultravbert": {**_SEEN_WORDS, "Model": Head(0)},
     # Its labels are tokens.
     "shieldgemma2": {"ForImageClassification": Head("tokens")},
 }
@@ -246,7 +260,7 @@ def _built(family: ModelType, document: Document, whole: Document) -> Shape:
     shape = family.build(document.data)
     if not {"state", "encoder", "block", "ahead", "behind"} & {*shape}:
         shape = with_runs(shape, document.data)
-    shape = _with_head(shape, document.data)
+    shape = _with_head(shape, document.data, alone=whole is document)
     return _with_tower(shape, whole) if whole is not document or whole.data["model_type"] in BESIDE else shape
 
 
@@ -255,11 +269,12 @@ def _heads(kind: str) -> dict[str, Head]:
     return OWN_HEADS.get(kind) or heads_of(kind, stacks=kind in ENCODER_DECODERS)
 
 
-def _with_head(shape: Shape, config: Config) -> Shape:
-    """The shape with the head that the architecture's name says; an encoder without one has none."""
+def _with_head(shape: Shape, config: Config, *, alone: bool) -> Shape:
+    """The shape with the head that the architecture's name says; an encoder without one has none, where it stands
+    ``alone``."""
     kind, names = str(config["model_type"]), config.get("architectures")
     heads = _heads(kind)
-    if not names and shape.get("kind") == "encoder" and shape.get("labels") is None:
+    if alone and not names and shape.get("kind") == "encoder" and shape.get("labels") is None:
         # As transformers' AutoModel, which asks for no architecture.
         names = [f"{kind}Model"] if "Model" in heads else []
     # Where several are listed the first one is the model, as it is to what loads it.
@@ -420,6 +435,7 @@ _TEXTS |= {"deepseek_vl_v2": "deepseek", "minicpmv4_6": "qwen3_5_text", "minicpm
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 _TEXTS |= {"qianfan_ocr": "qwen3", "hyperclovax_vision_v2": "hyperclovax", "cosmos3_omni": "qwen3_vl_text"}
 _TEXTS |= {"glmga": "glm4v_text", "pp_chart2table": "qwen2", "lfm3_vl": "lfm3", "step3p7": "step3p5"}
+_TEXTS |= {"modernvbert": "modernbert", "ultravbert": "ultrabert"}
 _TEXTS |= {"nemotron_h_omni": "nemotron_h", "inkling_mm_model": "inkling_text", "glm5_next": "glm5_next_text"}
 _TEXTS |= {
     kind: f"{kind}_text"
@@ -482,6 +498,8 @@ _TIED = {
                 "video_llama_3",
                 "cosmos3_omni",
                 "glm5_next",
+                "modernvbert",
+                "ultravbert",
                 "glmga",
                 "mistral_large4",
             ),
@@ -668,8 +686,11 @@ def _with_tower(shape: Shape, document: Document) -> Shape:
     beside, names = BESIDE.get(str(config.get("model_type"))), config.get("architectures")
     if beside is None:
         return shape
+    heads = _SEEING_HEADS.get(kind, {})
     first = next(iter(names), None) if isinstance(names, list) else None
-    if (head := head_of(str(first), _SEEING_HEADS.get(kind, {}))) is not None:
+    if first is None and "Model" in heads:
+        first = "Model"
+    if (head := head_of(str(first), heads)) is not None:
         shape = with_head(shape, head, config)
     if isinstance(beside, TowersType) and beside.whole is not None:
         return beside.whole(config, shape)

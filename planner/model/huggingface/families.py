@@ -1108,6 +1108,20 @@ def _modernbert(config: Config, *, head: bool = True) -> Shape:
     return {**shape, **ends, "kind": "encoder" if head else "decoder"}
 
 
+def _ultrabert(config: Config) -> Shape:
+    """Windows to both sides, and two matrices ahead of the tokens."""
+    count, near = config["num_hidden_layers"], config.get("attention_windows")
+    given = config.get("layer_types")
+    radius = config.get("sliding_window") or 0
+    if isinstance(near, list):
+        radius = next((each for each in near if each), radius)
+        given = given or ["sliding_attention" if each else "full_attention" for each in near]
+    usual = ["sliding_attention" if (index + 1) % 3 else "full_attention" for index in range(count)]
+    shape = llama({**config, "layer_types": given or usual, "sliding_window": 2 * radius + 1})
+    ends = 2 * config["hidden_size"] * config.get("prediction_head_size", 768)
+    return {**shape, "kind": "encoder", "other_parameters": ends}
+
+
 def _modern_unlike(config: Config) -> Iterator[tuple[str, str]]:
     for key in ("norm_bias", "classifier_bias", "attention_bias", "mlp_bias"):
         if config.get(key):
@@ -1559,6 +1573,7 @@ MODEL_TYPES: dict[str, ModelType] = {
     "mistral4": _SPARSE(deepseek, LATENT),
     "molmo2_text": ModelType(_molmo2),
     "modernbert": ModelType(_modernbert, COMMON, _modern_unlike),
+    "ultrabert": ModelType(_ultrabert),
     "modernbert-decoder": ModelType(partial(_modernbert, head=False), COMMON, _modern_unlike),
     "mpnet": ModelType(_mpnet, _PLACED, _encoder_unlike),
     "nomic_bert": ModelType(_nomic, COMMON, _nomic_unlike, any_experts=True),

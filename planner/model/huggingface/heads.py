@@ -94,6 +94,12 @@ HEADS: dict[str, dict[str, Head]] = {
         "ForCausalImageModeling": Head("shape"),
         "ForImageClassification": Head("labels", pooled=True, bias=False),
     },
+    "ultrabert": {
+        **NONE,
+        "ForSequenceClassification": Head("labels", pooled=True),
+        "ForTokenClassification": Head("labels"),
+        "ForQuestionAnswering": Head(2),
+    },
     "luke": {**NONE, "ForSequenceClassification": Head("labels", pooled=True)},
     "visual_bert": {**NONE, "ForPreTraining": Head("tokens", pair=True)},
     "electra": {**PLAIN, "ForPreTraining": Head(1, dense=1)},
@@ -244,6 +250,11 @@ def far_outputs(config: Config) -> int:
     return int(config["vocab_size"]) * (width - narrow) - narrow * width
 
 
+def _narrowed(config: Config) -> int:
+    """Two matrices ahead of the tokens (UltraBERT)."""
+    return 2 * int(config["hidden_size"]) * int(config.get("prediction_head_size", 768))
+
+
 def _entities(config: Config) -> int:
     """What predicts entities (LUKE)."""
     width, narrow = int(config["hidden_size"]), int(config.get("entity_emb_size") or config["hidden_size"])
@@ -259,6 +270,8 @@ _GONE: dict[str, Callable[[Config], int]] = {
     "albert": lambda config: _generator({"embedding_size": 128, **config}),
     "electra": _generator,
     "modernbert": _square,
+    "ultrabert": _narrowed,
+    "ultravbert": lambda config: _narrowed(config["text_config"]),
     "modernbert-decoder": _square,
 }
 """Other parameters of the head that predicts tokens."""

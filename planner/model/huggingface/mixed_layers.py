@@ -915,6 +915,93 @@ def _inkling_unlike(config: Config) -> Iterator[tuple[str, str]]:
             yield key, f"layers of type {shown(strange[0])}"
 
 
+def _dots3_names(config: Config) -> list[str]:
+    """What each layer attends to: files without sizes of single layers have an index wherever attention is full."""
+    count, indexes = config["num_hidden_layers"], config.get("use_dsa", "per_layer_config" not in config)
+    full = "full_attention" if config.get("use_dsa") is False else "indexed_attention"
+    slides = config.get("use_sliding_window", True)
+    names = _named(
+        config,
+        "layer_types",
+        lambda index: "sliding_attention" if slides and index > 1 and index % 4 != 1 else full,
+    )
+    if config.get("use_dsa") is False:
+        return ["full_attention" if name == "indexed_attention" else name for name in names[:count]]
+    return ["indexed_attention" if indexes and name == "full_attention" else name for name in names[:count]]
+
+
+_DOTS3_NEAR = {
+    **{"num_attention_heads": 64, "q_lora_rank": 1024, "kv_lora_rank": 1024, "head_dim": 256},
+    **{"qk_nope_head_dim": 192, "v_head_dim": 128},
+}
+"""Sizes of layers with windows where nobody says them."""
+
+
+def _dots3(config: Config) -> Shape:
+    """Latent attention with a gate for each head, in windows with sizes of their own or to the tokens that an index
+    picks, priced as if it picked all."""
+    width, indexes, index = (config[key] for key in ("hidden_size", "index_n_heads", "index_head_dim"))
+    near = {key: config.get(f"swa_{key}", usual) for key, usual in _DOTS3_NEAR.items()}
+    near["qk_rope_head_dim"] = config.get("swa_qk_rope_head_dim", near["head_dim"] - near["qk_nope_head_dim"])
+    given, biased = config.get("per_layer_config"), bool(config.get("attention_bias"))
+    listed = {int(key): each for key, each in given.items()} if isinstance(given, dict) else None
+    first, freq = config.get("first_k_dense_replace", 1), config.get("moe_layer_freq", 1)
+    routed = (
+        freq
+        if isinstance(freq, list)
+        else [number % freq == 0 for number in range(config["num_hidden_layers"])]
+    )
+    feeds = _named(
+        config,
+        "mlp_layer_types",
+        lambda number: "sparse" if number >= first and routed[number] else "dense",
+    )
+    window = config.get("sliding_window") or config.get("sliding_window_size") or 512
+    kinds: list[Kind] = []
+    for number, (name, feed) in enumerate(zip(_dots3_names(config), feeds, strict=True)):
+        slides = name == "sliding_attention"
+        sizes = {**config, **(listed.get(number, {}) if listed is not None else near if slides else {})}
+        heads, rank, low = (sizes[key] for key in ("num_attention_heads", "q_lora_rank", "kv_lora_rank"))
+        plain, rope, value = (sizes[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+        picks: tuple[Matrix, ...] = (
+            (rank, indexes * index, "nothing"),
+            (width, index, "nothing"),
+            (width, indexes, "nothing"),
+        )
+        picked = name == "indexed_attention"
+        matrices: tuple[Matrix, ...] = (
+            *(picks if picked else ()),
+            (width, rank, "nothing"),
+            (rank, heads * (plain + rope), "columns"),
+            (width, low + rope, "nothing"),
+            (low, heads * (plain + value), "columns"),
+            (width, heads, "columns"),
+            (heads * value, width, "rows"),
+        )
+        own = (rank + low + rope) * (1 + biased) + 2 * index * picked
+        layer = (
+            *(("heads", heads), ("kv_heads", heads), ("head_dim", plain + rope), ("value_dim", value)),
+            *(("projections", matrices), ("attention_other", own), ("window", window if slides else 0)),
+        )
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", layer))
+    shared = config.get("moe_shared_expert_intermediate_size") or config["shared_experts_intermediate_size"]
+    experts = {**shared_experts(config), "shared_ffn": shared * config["n_shared_experts"]}
+    plain_config = {**config, "layer_types": None, "sliding_window": None}
+    return in_blocks(llama(plain_config, qkv_bias=False, mlp_bias=None, experts=experts), kinds)
+
+
+def _dots3_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    feeds = config.get("mlp_layer_types")
+    strange = [each for each in feeds if each not in ("dense", "sparse")] if isinstance(feeds, list) else []
+    if strange:
+        yield "mlp_layer_types", f"layers of type {shown(strange[0])}"
+    given = config.get("per_layer_config")
+    known = {*_DOTS3_NEAR, "qk_rope_head_dim", "num_key_value_heads"}
+    others = {key for each in given.values() for key in each} - known if isinstance(given, dict) else set()
+    if others:
+        yield "per_layer_config", f"layers with {sorted(others)[0]} of their own"
+
+
 def _hy4(config: Config) -> Shape:
     """Latent attention with a gate and sinks to the tokens that an index picks, priced as if it picked all; some layers
     take what the last index picked (arXiv:2603.12201). Several residual streams."""
@@ -1258,6 +1345,12 @@ MIXED_LAYERS: dict[str, ModelType] = {
     "bailing_hybrid": ModelType(
         _bailing_hybrid,
         (*LATENT, "head_dim", "moe_intermediate_size"),
+        experts=True,
+    ),
+    "dots3_note_text": ModelType(
+        _dots3,
+        (*LATENT, "q_lora_rank", "index_n_heads", "index_head_dim", "moe_intermediate_size"),
+        _dots3_unlike,
         experts=True,
     ),
     "glm5_next_text": ModelType(

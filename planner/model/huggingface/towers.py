@@ -501,6 +501,15 @@ def _step3(config: Config, shape: Shape) -> Shape:
     return {**added(shape, convolved), "tower": tower}
 
 
+def _vbert(config: Config, text: int) -> Shape:
+    """SigLIP, tokens of a square side by side, one matrix, and in one of both models a norm behind it."""
+    tower, merged = siglip_tower(config["vision_config"]), int(config.get("pixel_shuffle_factor", 4)) ** 2
+    norm = text * (config["model_type"] == "ultravbert")
+    made = {"merged": merged, "outputs": max(1, tower["tokens"] // merged)}
+    others = tower["other_parameters"] + norm
+    return {**tower, **made, "projector": (text,), "projector_bias": False, "other_parameters": others}
+
+
 def _mllama(config: Config, shape: Shape) -> Shape:
     """Layers that attend to what a tower makes of the tiles of an image."""
     vision, text = config["vision_config"], config["text_config"]
@@ -820,6 +829,10 @@ TOWERS: dict[str, Seeing] = {
         section="audio_config",
         whole=_voxtral_realtime,
     ),
+    **{
+        kind: Seeing(_vbert, "siglip_vision_model", (*CLIP, "image_size"))
+        for kind in ("modernvbert", "ultravbert")
+    },
     "cosmos3_edge": Seeing(_cosmos_edge, "cosmos3_edge_vision", (*CLIP, "num_patches")),
     "cosmos3_omni": TowersType(qwen3_tower, "qwen3_vl_vision", QWEN3_VISION, towers=("qwen3_vl",)),
     "glm5_next": Seeing(_glm_ocr, "glm5_next_vision", (*_GLM, "image_size", "projection_intermediate_size")),
