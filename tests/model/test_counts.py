@@ -621,6 +621,57 @@ SEEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         )
     ),
     (
+        "fun_asr_nano",
+        {
+            "text_config": {"model_type": "qwen3", **TEXT},
+            "audio_config": {
+                "model_type": "fun_asr_nano_encoder",
+                **{**LOOK, "num_timestamp_prediction_layers": 1, "fsmn_kernel_size": 5, "num_mel_bins": 64},
+            },
+            "adaptor_config": {
+                **{"hidden_size": 512, "intermediate_size": 128, "num_hidden_layers": 3},
+                "projector_hidden_size": 777,
+            },
+        },
+        {
+            "audio_config": {
+                "model_type": "fun_asr_nano_encoder",
+                **{**LOOK, "num_timestamp_prediction_layers": 0, "num_stacked_frames": 4},
+            },
+        },
+    ),
+    (
+        "moss_transcribe_diarize",
+        {
+            "text_config": {"model_type": "qwen3", **TEXT, "attention_bias": True},
+            "audio_config": {**LOOK, "num_mel_bins": 128, "max_source_positions": 1000},
+            "audio_merge_size": 3,
+        },
+        {"audio_config": {**LOOK, "num_mel_bins": 64}, "projector_bias": False},
+    ),
+    (
+        "muse_spark",
+        {
+            "text_config": {
+                **{**PADDED, "num_hidden_layers": 5, "head_dim": 32, "num_local_experts": 8},
+                **{"moe_intermediate_size": 99, "moe_hidden_size": 77},
+                "mlp_layer_types": ["dense", "sparse", "sparse", "dense", "sparse"],
+            },
+            "vision_config": {**LOOK, "merge_size": 3, "pos_emb_height": 10, "pos_emb_width": 10},
+            "audio_config": {
+                **{"patch_sizes": [16, 5], "hidden_sizes": [64, 100], "depths": [1, 3]},
+                **{"num_hidden_layers": 2, "mlp_ratio": 2.5, "conv_kernel_size": 5, "out_hidden_size": 512},
+            },
+            **{"out_hidden_size": 9 * 192, "projector_hidden_size": 333},
+        },
+        {
+            "text_config": {
+                **{**PADDED, "num_local_experts": 8, "moe_intermediate_size": 99},
+                "layer_types": ["sliding_attention"] * 2,
+            },
+        },
+    ),
+    (
         "nemotron_h_omni",
         {
             "text_config": {"model_type": "nemotron_h", "num_nextn_predict_layers": 1, "hidden_size": 512},
@@ -1092,6 +1143,14 @@ def test_layers_with_experts_that_are_run_again_are_refused(tmp_path: Path, kind
     with pytest.raises(
         SpecError, match=r"model_type: .* no shape has layers with experts that are run again"
     ):
+        read(tmp_path, default(kind))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["inkling2", "inkling2_text"])
+def test_layers_that_attend_to_earlier_ones_are_refused(tmp_path: Path, kind: str) -> None:
+    """By name, as no sizes of single layers say what is kept for them."""
+    with pytest.raises(SpecError, match=r"model_type: .* attend to what earlier layers made"):
         read(tmp_path, default(kind))
 
 

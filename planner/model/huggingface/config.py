@@ -188,10 +188,16 @@ def _precision_of(*configs: Config) -> Precision:
     return _PRECISIONS.get(str(next(said, None)), "bf16")
 
 
-_UNDESCRIBED = dict.fromkeys(
-    ("inkling2_loop", "inkling2_loop_text"),
-    "no shape has layers with experts that are run again, attention to what earlier layers made, or gates of messages",
-)
+_UNDESCRIBED = {
+    **dict.fromkeys(
+        ("inkling2_loop", "inkling2_loop_text"),
+        "no shape has layers with experts that are run again, attention to what earlier layers made, "
+        "or gates of messages",
+    ),
+    **dict.fromkeys(
+        ("inkling2", "inkling2_text"), "no shape has layers that attend to what earlier layers made"
+    ),
+}
 """Types that transformers builds, with what no ModelSpec has of them."""
 
 _FROM_PADDING = {
@@ -435,6 +441,7 @@ _TEXTS |= {"deepseek_vl_v2": "deepseek", "minicpmv4_6": "qwen3_5_text", "minicpm
 _TEXTS |= {"glm_ocr": "glm_ocr_text", "paddleocr_vl": "paddleocr_vl_text", "qwen3_asr": "qwen3"}
 _TEXTS |= {"qianfan_ocr": "qwen3", "hyperclovax_vision_v2": "hyperclovax", "cosmos3_omni": "qwen3_vl_text"}
 _TEXTS |= {"glmga": "glm4v_text", "pp_chart2table": "qwen2", "lfm3_vl": "lfm3", "step3p7": "step3p5"}
+_TEXTS |= {"muse_spark": "muse_spark_text", "moss_transcribe_diarize": "qwen3", "fun_asr_nano": "qwen3"}
 _TEXTS |= {"modernvbert": "modernbert", "ultravbert": "ultrabert"}
 _TEXTS |= {"nemotron_h_omni": "nemotron_h", "inkling_mm_model": "inkling_text", "glm5_next": "glm5_next_text"}
 _TEXTS |= {
@@ -444,7 +451,7 @@ _TEXTS |= {
 """Type of the text where a configuration does not say it."""
 _OWN_TEXTS = (
     *("cosmos3_edge", "granite_docling", "mistral_large4", "muse_glimmer", "step3p7", "unlimited_ocr"),
-    *("glm5_next", "inkling_mm_model"),
+    *("glm5_next", "inkling_mm_model", "muse_spark"),
 )
 """Types whose text transformers takes for one of their own, whatever type it says."""
 _TIED_BY_EITHER = (
@@ -466,16 +473,8 @@ _TIED_BY_EITHER = (
 _TIED_BY_TEXT = (*("blip-2", "instructblip", "instructblipvideo", "internvl_chat", "kosmos-2.5", "llama4"),)
 """Where that of the text alone says it."""
 _NEVER_TIED = (
-    *(
-        "cosmos3_edge",
-        "inkling_mm_model",
-        "mllama",
-        "molmo2",
-        "nemotron_h_omni",
-        "omniasr",
-        "qwen2_audio",
-        "voxtral",
-    ),
+    *("cosmos3_edge", "inkling_mm_model", "mllama", "molmo2", "muse_spark", "nemotron_h_omni", "omniasr"),
+    *("qwen2_audio", "voxtral"),
 )
 """Where they are not tied, whatever is said."""
 _TIED = {
@@ -484,6 +483,8 @@ _TIED = {
             *("aya_vision", "cohere2_vision", "gemma3", "gemma4", "internvl", "kimi_k25", "lfm2_vl"),
             *("lighton_ocr", "mistral3", "paligemma", "glmasr", "ovis2", "paddleocr_vl", "qwen3_asr"),
             *("deepseek_vl", "voxtral_realtime", "granite_docling", "hyperclovax_vision_v2", "lfm3_vl"),
+            "fun_asr_nano",
+            "moss_transcribe_diarize",
             "pp_chart2table",
         ),
         True,
@@ -524,8 +525,9 @@ _FURTHER |= {"high_res_vision_config": "sam_vision_model", "projector_config": "
 """Type of what stands beside the text and its tower, by its key."""
 _OWN_FURTHER = {"instructblip": "instructblip_qformer", "instructblipvideo": "instructblipvideo_qformer"}
 _OWN_FURTHER |= {"apertus1p5": "wavtokenizer_encoder", "inkling_mm_model": "inkling_audio"}
+_OWN_FURTHER |= {"muse_spark": "muse_spark_audio"}
 _OWN_FURTHER |= {"phi4_multimodal": "phi4_multimodal_audio", "gemma3n": "gemma3n_audio"}
-_FURTHER |= {"adapter_config": "molmo2_adapter"}
+_FURTHER |= {"adapter_config": "molmo2_adapter", "adaptor_config": "fun_asr_nano_adaptor"}
 _OWN_FURTHER |= {"qwen3_omni_moe_thinker": "qwen3_omni_moe_audio_encoder"}
 """The same where the type of the whole has one of its own."""
 
@@ -1017,6 +1019,7 @@ _LENGTHS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len
 _HIDDEN = ("hidden_size", "n_embd", "dim", "d_model", "emb_dim", "embed_dim")
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
 _RANKS = (
+    "moe_hidden_size",
     "hc_mult",
     "index_n_heads",
     "index_head_dim",

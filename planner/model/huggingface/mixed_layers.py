@@ -1002,6 +1002,41 @@ def _dots3_unlike(config: Config) -> Iterator[tuple[str, str]]:
         yield "per_layer_config", f"layers with {sorted(others)[0]} of their own"
 
 
+def _muse_spark(config: Config) -> Shape:
+    """A gate behind attention, gates of both residual sums, and experts of a narrower width behind a norm; every fourth
+    layer, from the last one back, attends to all."""
+    width, count, narrow = (config[key] for key in ("hidden_size", "num_hidden_layers", "moe_hidden_size"))
+    names = _named(
+        config,
+        "layer_types",
+        lambda index: "sliding_attention" if (count - 1 - index) % 4 else "full_attention",
+    )
+    feeds = _named(config, "mlp_layer_types", lambda index: "sparse")
+    kinds: list[Kind] = []
+    for name, feed in zip(names, feeds, strict=True):
+        sizes = (
+            ("attention_other", 2 * width + 2 * narrow * (feed == "sparse")),
+            ("window", config.get("sliding_window") or 0 if name == "sliding_attention" else 0),
+        )
+        kinds.append(("attention", "experts" if feed == "sparse" else "dense", sizes))
+    experts = {
+        **{"number": first_of(config, EXPERT_COUNTS), "top_k": first_of(config, EXPERT_PICKS)},
+        **{"ffn": config["moe_intermediate_size"], "hidden": narrow},
+    }
+    plain = {**config, "layer_types": None, "sliding_window": None}
+    fields: dict[str, Any] = {"output_gate": True, "layer_norms": 3, "mlp_bias": None}
+    return in_blocks(llama(plain, experts=experts, **fields), kinds)
+
+
+def _muse_spark_unlike(config: Config) -> Iterator[tuple[str, str]]:
+    if config.get("attention_bias"):
+        yield "attention_bias", "biases of attention beside a gate"
+    feeds = config.get("mlp_layer_types")
+    strange = [each for each in feeds if each not in ("dense", "sparse")] if isinstance(feeds, list) else []
+    if strange:
+        yield "mlp_layer_types", f"layers of type {shown(strange[0])}"
+
+
 def _hy4(config: Config) -> Shape:
     """Latent attention with a gate and sinks to the tokens that an index picks, priced as if it picked all; some layers
     take what the last index picked (arXiv:2603.12201). Several residual streams."""
@@ -1455,6 +1490,12 @@ MIXED_LAYERS: dict[str, ModelType] = {
         _step3,
         (*COMMON, "head_dim", "num_key_value_heads", "moe_intermediate_size"),
         _step3_unlike,
+        experts=True,
+    ),
+    "muse_spark_text": ModelType(
+        _muse_spark,
+        (*COMMON, "head_dim", "num_key_value_heads", "moe_intermediate_size", "moe_hidden_size"),
+        _muse_spark_unlike,
         experts=True,
     ),
     "nemotron-nas": ModelType(_blocks, ("hidden_size", "num_attention_heads", "vocab_size"), _blocks_unlike),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from math import log
+from math import log, prod
 
 from planner.model.huggingface.audio import omni, parakeet
 from planner.model.huggingface.defaults import defaults_of
@@ -22,7 +22,7 @@ from planner.model.huggingface.families import (
 )
 from planner.model.huggingface.products import added, attention, feeds, linear, parameters, scores
 from planner.model.huggingface.speech import wav_codes
-from planner.model.huggingface.towers import HEARD_TOKENS, TowersType, conformer, no_tower
+from planner.model.huggingface.towers import HEARD_TOKENS, TowersType, conformer, muse_tower, no_tower
 from planner.model.huggingface.vision import patch_of, patches_of, sides, whole_layers
 from planner.ranges import LAYERS
 
@@ -257,6 +257,61 @@ def _folded(vision: Config, text: int) -> tuple[list[Shape], int]:
         products += linear(places, inputs * folded, text if last else outputs, bias=False)
         norms += 0 if last else outputs
     return products, norms
+
+
+def _muse_spark(config: Config, shape: Shape) -> Shape:
+    """The tower of Muse Glimmer, and convolutions of each channel for sound, from samples to tokens step by step."""
+    audio, text = config["audio_config"], shape["hidden"]
+    patches, widths, depths = (audio[key] for key in ("patch_sizes", "hidden_sizes", "depths"))
+    ratio, kernel, out = audio.get("mlp_ratio", 4.0), audio["conv_kernel_size"], audio["out_hidden_size"]
+    if audio.get("num_hidden_layers") != len(widths) or out != text:
+        raise ValueError("audio_config")
+    products: list[Shape] = []
+    places, inputs, norms = SPARK_TOKENS * prod(patches), 1, 0
+    for patch, width, depth in zip(patches, widths, depths, strict=True):
+        places //= patch
+        products += linear(places, patch * inputs, width) + linear(places, kernel, width, times=depth)
+        products += feeds(places, width, int(width * ratio), times=depth)
+        inputs, norms = width, norms + (1 + depth) * width
+    products += linear(SPARK_TOKENS, inputs, out)
+    return {**added(shape, products, norms + inputs + out), "tower": muse_tower(config, text)}
+
+
+SPARK_TOKENS = 375
+"""Tokens of half a minute of sound, of which each has 80 ms."""
+
+
+def _fun_asr(config: Config, shape: Shape) -> Shape:
+    """Convolutions of each channel beside attention to sound, of which the first layer takes several frames at once;
+    two matrices, and a few layers more as wide as the text."""
+    audio, more, text = config["audio_config"], config["adaptor_config"], shape["hidden"]
+    width, ffn, times = audio["hidden_size"], audio["intermediate_size"], audio["num_hidden_layers"]
+    wide, inner, behind = more["hidden_size"], more["projector_hidden_size"], more["num_hidden_layers"]
+    if wide != text:
+        raise ValueError("adaptor_config")
+    inputs, kernel = (
+        audio["num_mel_bins"] * audio.get("num_stacked_frames", 7),
+        audio.get("fsmn_kernel_size", 11),
+    )
+    products = [
+        *linear(FUN_TOKENS, inputs, 3 * width),
+        *linear(FUN_TOKENS, width, 3 * width, times=times - 1),
+        *scores(FUN_TOKENS, width, FUN_TOKENS, times=times),
+        *linear(FUN_TOKENS, width, width, times=times),
+        *linear(FUN_TOKENS, kernel, width, bias=False, times=times),
+        *feeds(FUN_TOKENS, width, ffn, times=times),
+        *linear(FUN_TOKENS, width, inner, wide),
+        *attention(FUN_TOKENS, wide, times=behind),
+        *feeds(FUN_TOKENS, wide, more["intermediate_size"], times=behind),
+    ]
+    # Behind the layers that make words, and behind those that place them, stands one norm more.
+    ends = len({times - audio.get("num_timestamp_prediction_layers", 20), times} & {*range(1, times + 1)})
+    norms = 2 * inputs + 2 * (2 * times - 1 + ends) * width + 4 * behind * wide
+    return added(shape, products, norms)
+
+
+FUN_TOKENS = 500
+"""Tokens of half a minute of sound, of which each has 60 ms."""
 
 
 def _primes(number: int) -> list[int]:
@@ -919,6 +974,19 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         whole=_hybrid,
     ),
     "exaone4_5": TowersType(no_tower, "exaone4_5_vision", QWEN3_VISION, whole=_grouped_qwen),
+    "fun_asr_nano": TowersType(
+        no_tower,
+        "fun_asr_nano_encoder",
+        (*CLIP[:-1], "num_mel_bins"),
+        section="audio_config",
+        further=(
+            (
+                "adaptor_config",
+                ("hidden_size", "intermediate_size", "num_hidden_layers", "projector_hidden_size"),
+            ),
+        ),
+        whole=_fun_asr,
+    ),
     "gemma3n": TowersType(
         no_tower,
         "gemma3n_vision",
@@ -973,6 +1041,13 @@ SEVERAL_TOWERS: dict[str, Seeing] = {
         whole=_inkling,
     ),
     "lfm3_vl": TowersType(no_tower, "lfm3_vl_vision", (*CLIP, "num_key_value_heads"), whole=_lfm3),
+    "muse_spark": TowersType(
+        no_tower,
+        "muse_spark_vision",
+        (*CLIP, "pos_emb_height", "pos_emb_width"),
+        further=(("audio_config", ("conv_kernel_size", "out_hidden_size")),),
+        whole=_muse_spark,
+    ),
     "nemotron_h_omni": TowersType(
         no_tower,
         "radio",

@@ -285,6 +285,16 @@ def _voxtral(config: Config, text: int) -> Shape:
     return {**_whisper(audio, text, heard), **made}
 
 
+def _moss(config: Config, text: int) -> Shape:
+    """A few tokens side by side ahead of the matrices, and a norm behind them."""
+    audio = config["audio_config"]
+    merged, heard = int(config.get("audio_merge_size", 4)), audio["max_source_positions"]
+    tower = _whisper(audio, text, heard)
+    others = tower.get("other_parameters", 0) + 2 * text
+    made = {"merged": merged, "outputs": max(1, heard // merged), "other_parameters": others}
+    return {**tower, **made, "projector_bias": bool(config.get("projector_bias", True))}
+
+
 def _glm_asr(config: Config, text: int) -> Shape:
     """The same with rotary positions, and the first matrix twice as wide."""
     audio = config["audio_config"]
@@ -449,7 +459,7 @@ def _cosmos_edge(config: Config, text: int) -> Shape:
     }
 
 
-def _muse_glimmer(config: Config, text: int) -> Shape:
+def muse_tower(config: Config, text: int) -> Shape:
     """Windows in three of four layers, as large as the table of positions; four tokens side by side, three matrices."""
     vision = config["vision_config"]
     width, times, side = vision["hidden_size"], vision["num_hidden_layers"], vision["patch_size"]
@@ -799,6 +809,12 @@ TOWERS: dict[str, Seeing] = {
             section="audio_config",
         ),
     ),
+    "moss_transcribe_diarize": TowersType(
+        _moss,
+        "moss_transcribe_diarize_audio",
+        (*CLIP[:-1], "num_mel_bins", "max_source_positions"),
+        section="audio_config",
+    ),
     "glmasr": TowersType(
         _glm_asr,
         "glmasr_encoder",
@@ -844,7 +860,7 @@ TOWERS: dict[str, Seeing] = {
         towers=("qwen2_5_vl",),
     ),
     "mistral_large4": Seeing(pixtral_tower, "pixtral", CLIP),
-    "muse_glimmer": Seeing(_muse_glimmer, "muse_glimmer_vision", (*CLIP, "pos_emb_height", "pos_emb_width")),
+    "muse_glimmer": Seeing(muse_tower, "muse_glimmer_vision", (*CLIP, "pos_emb_height", "pos_emb_width")),
     "qianfan_ocr": Seeing(_internvl, "qianfan_ocr_vision", _SIDED),
     "step3p7": TowersType(no_tower, "step3p5_vision", (*CLIP, "image_size"), whole=_step3),
     "deepseek_vl": Seeing(_deepseek_vl, "siglip_vision_model", (*CLIP, "image_size")),
