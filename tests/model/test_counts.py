@@ -818,6 +818,21 @@ SHAPED: list[tuple[str, dict[str, Any]]] = [
             **{"prediction_head_size": 99, "attention_windows": [64, 0]},
         },
     ),
+    (
+        "sam",
+        {
+            "vision_config": {**LOOK, "global_attn_indexes": [1, 5], "mlp_dim": 100},
+            "mask_decoder_config": {"attention_downsample_rate": 4},
+        },
+    ),
+    *(("nemotron_h", {"n_shared_experts": count}) for count in (0, 2)),
+    (
+        "internvl",
+        {
+            "text_config": {"model_type": "qwen2", **TEXT},
+            "vision_config": {**LOOK, "norm_type": "rms_norm", "use_mean_pooling": False},
+        },
+    ),
     ("omniasr_ctc", {"vocab_size": 100, "audio_config": HEARD}),
     ("omniasr", {"text_config": {"model_type": "qwen2", **TEXT}, "audio_config": HEARD}),
     (

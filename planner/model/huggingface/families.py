@@ -528,12 +528,9 @@ def _nemotron_h(config: Config) -> Shape:
     }
     more: Shape = {}
     if any("experts" in kind for kind in kinds):
+        # One shared expert, however many the configuration names.
         shared = config.get("moe_shared_expert_intermediate_size") or 0
-        more["experts"] = _experts(
-            config,
-            hidden=config.get("moe_latent_size"),
-            shared_ffn=shared * int(config.get("n_shared_experts") or 0),
-        )
+        more["experts"] = _experts(config, hidden=config.get("moe_latent_size"), shared_ffn=shared)
     layers = {**config, "num_hidden_layers": len(kinds)}
     biases: dict[str, Any] = {"qkv_bias": False, "out_bias": None}
     shape = llama(layers, width=128, gated_mlp=False, norm="rms", state=state, **biases, **more)

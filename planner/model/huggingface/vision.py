@@ -180,21 +180,22 @@ PROMPTS = 8
 
 def _masks(mask: Config, patches: int) -> list[Shape]:
     """Attention of a few tokens to each other and to the image, and back; convolutions and matrices of each mask."""
-    width, inner = mask["hidden_size"], mask["hidden_size"] // mask["attention_downsample_rate"]
+    width = mask["hidden_size"]
+    # Layers halve the width, whatever the key says, which is of the attention behind them.
+    half, last = width // 2, width // mask["attention_downsample_rate"]
     times, count, head = (
         mask["num_hidden_layers"],
         mask["num_multimask_outputs"] + 1,
         mask["iou_head_hidden_dim"],
     )
-    few = [*linear(PROMPTS, width, inner), *linear(PROMPTS, inner, width)]
-    many = linear(patches, width, inner, times=1)
     products = attention(PROMPTS, width, times=times)
     products += feeds(PROMPTS, width, mask["mlp_dim"], times=times)
-    for each in (*few, *many, *many):
+    for inner, often in ((half, times), (last, 1)):
         # From the tokens to the image in every layer, and once more behind them.
-        products.append({**each, "times": times + 1})
-    for each in (*linear(PROMPTS, width, 2 * inner), *many, *linear(patches, inner, width)):
-        products.append({**each, "times": times})
+        products += linear(PROMPTS, width, inner, times=often) + linear(PROMPTS, inner, width, times=often)
+        products += linear(patches, width, inner, times=2 * often)
+    products += linear(PROMPTS, width, 2 * half, times=times)
+    products += linear(patches, width, half, width, times=times)
     products += linear(4 * patches, width, width // 4) + linear(16 * patches, width // 4, width // 8)
     # A transposed convolution of two by two has four such matrices and one bias.
     products += linear(4 * patches, width, width // 4, bias=False, times=3)
