@@ -42,6 +42,8 @@ class Held:
     """Those whose checkpoints it keeps."""
     sequences: int
     """Of one micro-batch."""
+    token_ways: int
+    """Devices of a replica among which the tokens of a checkpoint are dealt; 1 where each has all of them."""
     recomputes: bool
     """True with full recomputation."""
 
@@ -123,7 +125,7 @@ def copies(
         kept = activation_bytes_per_layer(
             model, tp=1, micro_batch=held.sequences, recompute="full", sequence_parallel=False
         )
-        moved = held.layers * kept / _rate(device_type, "cpu")
+        moved = held.layers * kept / held.token_ways / _rate(device_type, "cpu")
         if target.offloading.waits_for_activations:
             waited_for = moved
         else:

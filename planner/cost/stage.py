@@ -90,6 +90,7 @@ from planner.cost.traffic import EndTraffic, Traffic
 from planner.cost.values import Memory
 from planner.dims.expert import overlaps
 from planner.dims.sharding import gradients_of, master_weights_of, optimizer_ways, states_zero
+from planner.dims.tensor import norm_ways
 from planner.frozen import dataclass
 from planner.model.spec import LayerRun, ModelSpec, StateSpec
 from planner.plan.equal_pools import Joined
@@ -1551,6 +1552,7 @@ class Pricer:
             + sum(self._kept_layers(run) for run in self.model.first_runs if first)
             + sum(self._kept_layers(run) for run in self.model.last_runs if last),
             sequences=sequences,
+            token_ways=norm_ways(tp, shape.sequence_parallel),
             recomputes=shape.recompute == "full",
         )
 

@@ -152,9 +152,7 @@ def choices(row: Capabilities, limits: Limits, estimator: Estimator) -> Iterator
             if not trains_at(row, estimator.model, zero):
                 continue
             for recompute in recomputes_of(row, limits, estimator.model, device_types):
-                places = offloads(
-                    row, zero, recompute, limits.offload, estimator.model, device_types, stages=True
-                )
+                places = offloads(row, zero, recompute, limits.offload, estimator.model, device_types)
                 for offload in places:
                     yield DataParallel(
                         target=row.name, zero=zero, recompute=recompute, tp=tp, offload=offload

@@ -64,6 +64,7 @@ def held(zero: int = 2, *, ways: int = 4, parameters: float = 4e9) -> Held:
         gradient_bytes=2,
         layers=2,
         sequences=2,
+        token_ways=1,
         recomputes=True,
     )
 
@@ -119,6 +120,22 @@ def test_checkpoints_leave_in_the_forward_and_return_in_the_backward() -> None:
     """Two bytes for each of 2 x 1024 tokens x 2048, in two layers."""
     seconds = 2 * 2 * 2048 * 2048 / 5e9
     assert moved(Offload(activations="cpu"), held()) == pytest.approx((seconds, seconds, 0.0))
+
+
+def test_devices_that_deal_tokens_move_parts_of_a_checkpoint() -> None:
+    """With sequence parallelism; without it each device of a replica has all of it."""
+    kept, one = Offload(activations="cpu"), gpt()
+    where = machine(HostSpec(link_gBps=0.01), 2)
+    group = ReplicaGroup(pool="a", gpu=V100.name, tp=2, count=1, local_batch=64, accumulation_steps=8)
+    stage = Stage(first_layer=0, end_layer=one.layers, replicas=(group,), recompute="full")
+    plan = Plan(target="torch", zero=0, stages=(stage,), offload=kept)
+    whole, dealt = (
+        estimate(replace(plan, sequence_parallel=split), where, one).breakdown.offload_seconds
+        for split in (False, True)
+    )
+    # Eight micro-batches, two ways, two bytes.
+    assert whole == pytest.approx(8 * 2 * one.layers * 8 * 1024 * one.hidden * 2 / 0.01e9)
+    assert dealt == pytest.approx(whole / 2)
 
 
 def test_kernels_of_torch_wait_for_checkpoints() -> None:

@@ -139,13 +139,7 @@ def _over_nodes(row: Capabilities, estimator: Estimator, limits: Limits) -> Iter
                 asked = replace(limits, tp=(tp,))
                 found = _pipelines(seen, asked, row, zero, own)
                 if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
-                    alone = (
-                        each
-                        for item in own
-                        for plan in _of_replicas(seen, asked, row, zero, item)
-                        for each in (plan, *_in_groups(plan, row, seen))
-                    )
-                    found = chain(found, alone)
+                    found = chain(found, *(_of_replicas(seen, asked, row, zero, item) for item in own))
                 for plan in found:
                     try:
                         yield on_own_pools(plan, seen.cluster, estimator.cluster)
@@ -292,13 +286,7 @@ def _of_target(row: Capabilities, estimator: Estimator, limits: Limits) -> Itera
             yield from _pipelines(estimator, limits, row, zero, own)
         if row.batch_without_pipeline == "per-device" and zero in row.zero_without_pipeline:
             for recompute in offered:
-                for plan, offload in product(
-                    _of_replicas(estimator, limits, row, zero, recompute),
-                    _pipeline_offloads(row, zero, estimator.model, limits),
-                ):
-                    yield replace(plan, offload=offload)
-                    if not offload.anything:
-                        yield from _in_groups(plan, row, estimator)
+                yield from _of_replicas(estimator, limits, row, zero, recompute)
                 for plan in _data_parallel(estimator, limits, row, zero, recompute):
                     if limits.unequal_shards and "none" in (limits.offload or ("none",)):
                         yield from _unequal(plan, row, estimator)
@@ -601,7 +589,8 @@ def _splits(
 def _of_replicas(
     estimator: Estimator, limits: Limits, row: Capabilities, zero: int, recompute: Recompute
 ) -> Iterator[Plan]:
-    """The same of replicas of several devices; of models all of which is trained, without experts."""
+    """The same of replicas of several devices, with what may rest on hosts or in groups that shard; of models all of
+    which is trained, without experts."""
     model, device_types = estimator.model, usable_device_types(estimator.topology, estimator.model)
     if model.experts is not None or model.training.lora is not None or model.training.freeze:
         return
@@ -609,7 +598,10 @@ def _of_replicas(
         if tp > 1:
             split = row.sequence_parallel and model.training.sequence_length % tp == 0
             for plan in _data_parallel(estimator, replace(limits, tp=None), row, zero, recompute, tp):
-                yield replace(plan, sequence_parallel=split)
+                whole = replace(plan, sequence_parallel=split)
+                for offload in _offloads(row, zero, recompute, estimator, limits):
+                    yield replace(whole, offload=offload)
+                yield from _in_groups(whole, row, estimator)
 
 
 def _data_parallel(

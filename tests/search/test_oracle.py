@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from planner.calibration.values import ASSUMED
-from planner.capabilities import OFFLOAD_PARTS, V_SHAPED, Recompute
+from planner.capabilities import OFFLOAD_PARTS, V_SHAPED, OffloadPart, Recompute
 from planner.cluster.multi_node import dealt
 from planner.cluster.spec import HostSpec
 from planner.cost.estimate import Estimator
@@ -495,6 +495,24 @@ def small_hosts(seed: int) -> Problem:
     pools = tuple(item.model_copy(update={"host": host}) for item in spec.pools)
     deep = model.model_copy(update={"layers": 100})
     return spec.model_copy(update={"pools": pools}), deep, calibration
+
+
+@pytest.mark.parametrize(
+    ("target", "seed"),
+    first(
+        3,
+        [
+            ("torch", 25),
+            ("deepspeed", 20),
+            ("deepspeed", 39),
+            *((target, seed) for seed in range(20) for target in ("torch", "deepspeed")),
+        ],
+    ),
+)
+def test_replicas_of_several_devices_rest_on_hosts(target: str, seed: int) -> None:
+    """Some fill nodes of one device; what they keep elsewhere is divided among theirs."""
+    parts: tuple[OffloadPart, ...] = ("optimizer", "parameters", "activations")
+    check(with_hosts(seed), replace(limits(seed, target), offload=parts, tp=(2,)))
 
 
 @pytest.mark.slow
@@ -1292,7 +1310,7 @@ def test_checkpoints_that_kernels_wait_for(problem: Callable[[int], Problem], se
 def test_long_sequences_rest_on_hosts_now_and_then() -> None:
     """The oracle sees such plans, and some are the best."""
     found = [
-        search(*problem, asked, explain=False).best
+        search(*problem, replace(asked, tp=(1,)), explain=False).best
         for problem, asked in map(with_hosts_of_long_sequences, (4, 27, 31))
     ]
     assert all(each is not None and each.plan.cp > 1 and each.plan.offload.anything for each in found)

@@ -105,10 +105,13 @@ def test_tensor_parallel_replicas() -> None:
 
 
 def test_offloading_beside_other_dimensions() -> None:
-    """Hosts keep something of divided layers with Megatron; else only where these are whole."""
+    """Hosts keep something of divided layers where replicas have batches of their own, or with Megatron."""
     one, apart = cluster(pool("a")), "offloading with tensor parallelism by deepspeed"
     asked: tuple[OffloadPart, ...] = ("none", "optimizer")
-    assert apart in outside(one, gpt(), Limits(target="deepspeed", offload=asked))
+    adapted = gpt(lora=LoraSpec(rank=2), precision="bf16")
+    assert apart in outside(one, adapted, Limits(target="deepspeed", offload=asked))
+    assert apart not in outside(one, adapted, Limits(target="deepspeed", offload=asked, tp=(1,)))
+    assert apart not in outside(one, gpt(), Limits(target="deepspeed", offload=asked))
     assert apart not in outside(one, gpt(), Limits(target="megatron", offload=asked))
 
 
@@ -242,10 +245,7 @@ SECOND_COPIES = (
     "second copies of the parameters in groups that are not an even part of a node",
     "ZeRO 3 with quantised parameters or gradients (--allow-quantised-zero)",
 )
-ON_HOSTS = (
-    "offloading with tensor parallelism by deepspeed",
-    "shares of the optimizer in host memory other than tenths, or beside offloaded parameters",
-)
+ON_HOSTS = ("shares of the optimizer in host memory other than tenths, or beside offloaded parameters",)
 
 
 @pytest.mark.parametrize(

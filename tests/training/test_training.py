@@ -89,17 +89,19 @@ def test_uneven_batches_equal_one_process(tmp_path: Path, zero: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("zero", "cp", "offload"),
+    ("zero", "tp", "cp", "offload"),
     [
-        (2, 1, Offload(optimizer="cpu", activations="cpu")),
-        (3, 1, Offload(optimizer="cpu", parameters="cpu", activations="cpu")),
-        (3, 2, Offload(optimizer="cpu", parameters="cpu", activations="cpu")),
+        (2, 1, 1, Offload(optimizer="cpu", activations="cpu")),
+        (3, 1, 1, Offload(optimizer="cpu", parameters="cpu", activations="cpu")),
+        (3, 1, 2, Offload(optimizer="cpu", parameters="cpu", activations="cpu")),
+        (2, 2, 1, Offload(optimizer="cpu", activations="cpu")),
+        (3, 2, 1, Offload(optimizer="cpu", parameters="cpu")),
     ],
 )
-def test_offload_equals_one_process(tmp_path: Path, zero: int, cp: int, offload: Offload) -> None:
+def test_offload_equals_one_process(tmp_path: Path, zero: int, tp: int, cp: int, offload: Offload) -> None:
     """States in host memory change no loss; checkpoints are there already on a machine without devices."""
     spec = model(12, layers=2, precision="fp32", optimizer="sgd")
-    replicas = (group("big", "A100", count=2, share=6 * cp, steps=2 * cp),)
+    replicas = (group("big", "A100", tp=tp, count=2 // tp, share=6 * cp * tp, steps=2 * cp),)
     ways = {"cp": cp, "cp_kind": "ulysses"} if cp > 1 else {}
     chosen = plan("deepspeed", zero, [2], [replicas], recompute="full", offload=offload, **ways)
     where = cluster(pool("big", ("A100", "A100"), 1))

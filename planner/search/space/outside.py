@@ -296,7 +296,7 @@ class _Left:
             yield "offloading"
         if limits.offload is not None and {*limits.offload} != {"none"}:
             whole = able.optimizer_zero and not able.in_pipeline
-            if whole and row.tensor_parallel != "none":
+            if whole and self.unlike:
                 yield f"offloading with tensor parallelism by {row.name}"
             if able.nvme_zero and "nvme" not in limits.offload and has_nvme(self.device_types):
                 yield "offloading to NVMe (--offload nvme)"

@@ -1164,6 +1164,7 @@ def test_a_base_in_four_bits_is_divided_with_zero_3(tmp_path: Path, zero: int, b
                 for base in ("nf4-double", "nf4")
             ),
             divided(3, kind="ring", optimizer="sgd"),
+            tensor_parallel(3, optimizer="sgd"),
         ],
     ),
     ids=lambda case: case.name,
@@ -1192,6 +1193,7 @@ def test_parameters_rest_in_host_memory(tmp_path: Path, on_devices: Case) -> Non
             recomputed(divided(3, optimizer="sgd")),
             recomputed(pair(2, optimizer="sgd")),
             recomputed(divided(1, kind="ring", optimizer="sgd")),
+            recomputed(tensor_parallel(2, optimizer="sgd")),
         ],
     ),
     ids=lambda case: case.name,
