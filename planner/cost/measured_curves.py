@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.calibration.merge import CurveKey, curve_key, link_name_key, name_key
-from planner.calibration.values import Calibration, LayerPoint
+from planner.calibration.values import Calibration, LayerPoint, curve_name
 from planner.cost.arrays import as_array, as_number, is_zero, larger
 from planner.frozen import dataclass
 from planner.plan.values import Sync
@@ -235,13 +235,11 @@ class LinkCurves:
     def guesses(self) -> Iterator[str]:
         """A line for each curve that was asked beyond its points, with the largest such size, or beyond its members."""
         for (link, operation, members), most in sorted(self._more.items()):
-            yield f"{operation} among {members} over {link}: measured among {most} at most"
+            yield f"{curve_name(link, operation, members)}: measured of {most} at most"
         for curve in sorted(self._beyond):
             low, high = self._range(curve)
-            beside = f", {curve.concurrent} groups at once" if curve.concurrent > 1 else ""
-            what = f"{curve.operation} among {curve.members} over {curve.link}{beside}"
             beyond = f"{_mebibytes(self._beyond[curve])} MiB lie beyond the measured"
-            yield f"{what}: {beyond} {_mebibytes(low)} to {_mebibytes(high)} MiB"
+            yield f"{curve_name(*curve)}: {beyond} {_mebibytes(low)} to {_mebibytes(high)} MiB"
 
     def _range(self, curve: CurveKey) -> tuple[float, float]:
         """Smallest and largest size that all curves behind an answer know."""

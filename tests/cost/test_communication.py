@@ -534,7 +534,7 @@ def test_the_slowest_link_by_measurement_counts(operation: str, asked: Any) -> N
     passes = 2 if (operation, asked) == ("all-gather", Ring.reduce_seconds) else 1
     slow = curve("node:A100", operation, 8)
     assert asked(ring_of(spec, group("p", 16), curves=slow), 1e9) == pytest.approx(passes * 15 / 16 * 8 / 7)
-    assert [*slow.guesses()] == [f"{operation} among 16 over node:A100: measured among 8 at most"]
+    assert [*slow.guesses()] == [f"{operation} of 16 over node:A100: measured of 8 at most"]
     fast = curve("node:A100", operation, 8, 1e-3)
     assert asked(ring_of(spec, group("p", 16), curves=fast), 1e9) == plain
     assert not [*fast.guesses()]

@@ -399,7 +399,7 @@ def test_beyond_the_measured_links_there_is_one_warning_a_curve() -> None:
     )
     estimator = Estimator(slow_network(), gpt(), Calibration(link_points=points))
     found = [estimator.estimate(replicas(tp=2)).warnings for _ in range(2)]
-    wanted = "all-reduce among 2 over node:A100: 4 MiB lie beyond the measured 0.25 to 1 MiB"
+    wanted = "all-reduce of 2 over node:A100: 4 MiB lie beyond the measured 0.25 to 1 MiB"
     assert found == [(wanted,)] * 2
     assert not estimator.estimate(replicas()).warnings
     measured = measured_link("node:A100", "all-reduce", 2)

@@ -387,7 +387,7 @@ def test_more_members_take_at_least_what_fewer_took() -> None:
     curves = links(link(1e6, 3.0, members=2), link(1e6, 6.0, members=4))
     assert curves.seconds("ib", "all-reduce", 8, 1e6) is None
     assert curves.least("ib", "all-reduce", 8, 1e6) == pytest.approx(6.0 * (7 / 8) / (3 / 4))
-    assert list(curves.guesses()) == ["all-reduce among 8 over ib: measured among 4 at most"]
+    assert list(curves.guesses()) == ["all-reduce of 8 over ib: measured of 4 at most"]
     curves.forget_guesses()
     assert list(curves.guesses()) == []
     assert curves.least("ib", "all-gather", 8, 1e6) == 0.0
@@ -404,7 +404,7 @@ def test_guesses_are_listed_once_a_curve() -> None:
     assert list(curves.guesses()) == []
     for size in (6, 5, 1):
         curves.seconds("ib", "all-reduce", 4, size * mib)
-    assert list(curves.guesses()) == ["all-reduce among 4 over ib: 6 MiB lie beyond the measured 2 to 4 MiB"]
+    assert list(curves.guesses()) == ["all-reduce of 4 over ib: 6 MiB lie beyond the measured 2 to 4 MiB"]
     curves.forget_guesses()
     assert list(curves.guesses()) == []
     curves.seconds("ib", "all-reduce", 4, 5 * mib)
